@@ -1,0 +1,201 @@
+// Written by wire/generate.py from wire/wire.toml: change that, then run `make wire`.
+#pragma once
+// clang-format off
+
+#define NF_MAGIC 0x4E46
+#define NF_VERSION 1
+#define NF_HEADER_BYTES 64
+#define NF_PAYLOAD_BYTES_MAX 8192
+#define NF_CHILDREN_MAX 64
+#define NF_UDP_IPV4_BYTES 28
+#define NF_UDP_IPV6_BYTES 48
+#define NF_CRC_COVERS_BYTES 52
+#define NF_TAG_COVERS_BYTES 56
+
+// Where each header field starts.
+#define NF_OFFSET_MAGIC 0
+#define NF_OFFSET_VERSION 2
+#define NF_OFFSET_TYPE 3
+#define NF_OFFSET_FLAGS 4
+#define NF_OFFSET_OP 5
+#define NF_OFFSET_DTYPE 6
+#define NF_OFFSET_EXPONENT 7
+#define NF_OFFSET_STREAM 8
+#define NF_OFFSET_NODE 12
+#define NF_OFFSET_RANKS 14
+#define NF_OFFSET_CHUNK 16
+#define NF_OFFSET_BITMAP 24
+#define NF_OFFSET_ELEMENTS 32
+#define NF_OFFSET_RANK 34
+#define NF_OFFSET_COUNTER 36
+#define NF_OFFSET_FINGERPRINT 40
+#define NF_OFFSET_COLLECTIVE 48
+#define NF_OFFSET_CRC 52
+#define NF_OFFSET_TAG 56
+
+// How many bytes it has.
+#define NF_SIZE_MAGIC 2
+#define NF_SIZE_VERSION 1
+#define NF_SIZE_TYPE 1
+#define NF_SIZE_FLAGS 1
+#define NF_SIZE_OP 1
+#define NF_SIZE_DTYPE 1
+#define NF_SIZE_EXPONENT 1
+#define NF_SIZE_STREAM 4
+#define NF_SIZE_NODE 2
+#define NF_SIZE_RANKS 2
+#define NF_SIZE_CHUNK 8
+#define NF_SIZE_BITMAP 8
+#define NF_SIZE_ELEMENTS 2
+#define NF_SIZE_RANK 2
+#define NF_SIZE_COUNTER 4
+#define NF_SIZE_FINGERPRINT 8
+#define NF_SIZE_COLLECTIVE 4
+#define NF_SIZE_CRC 4
+#define NF_SIZE_TAG 8
+
+// What a packet is.
+enum nf_type {
+  NF_TYPE_DATA = 1,
+  NF_TYPE_RESULT = 2,
+  NF_TYPE_HAVE = 3,
+  NF_TYPE_PROBE = 4,
+  NF_TYPE_VOID = 5,
+  NF_TYPE_HELLO = 16,
+  NF_TYPE_COOKIE = 17,
+  NF_TYPE_JOIN = 18,
+  NF_TYPE_JOINED = 19,
+  NF_TYPE_REFUSED = 20,
+  NF_TYPE_HEARTBEAT = 21,
+  NF_TYPE_ACK = 22,
+  NF_TYPE_LEAVE = 23,
+  NF_TYPE_GONE = 24,
+  NF_TYPE_MISMATCH = 25,
+  NF_TYPE_ABORT = 26,
+  NF_TYPE_SET_H = 32,
+  NF_TYPE_RESET = 33,
+  NF_TYPE_RESYNC = 34,
+  NF_TYPE_WHO = 35,
+};
+
+// Bits of the header's flags byte.
+enum nf_flag {
+  NF_FLAG_RESEND = 1,
+  NF_FLAG_PARTIAL = 2,
+  NF_FLAG_COLLISION = 4,
+  NF_FLAG_OVERFLOW = 8,
+  NF_FLAG_ECN = 16,
+};
+
+// Element type of a payload.
+enum nf_dtype {
+  NF_DTYPE_UINT8 = 0,
+  NF_DTYPE_INT8 = 1,
+  NF_DTYPE_INT16 = 2,
+  NF_DTYPE_INT32 = 3,
+  NF_DTYPE_INT64 = 4,
+  NF_DTYPE_FLOAT16 = 5,
+  NF_DTYPE_BFLOAT16 = 6,
+  NF_DTYPE_FLOAT32 = 7,
+  NF_DTYPE_FLOAT64 = 8,
+  NF_DTYPE_BOOL = 9,
+};
+#define NF_DTYPE_COUNT 10  // codes are dense
+
+// Reduction.
+enum nf_op {
+  NF_OP_SUM = 0,
+  NF_OP_AVG = 1,
+  NF_OP_MIN = 2,
+  NF_OP_MAX = 3,
+  NF_OP_PRODUCT = 4,
+  NF_OP_BAND = 5,
+  NF_OP_BOR = 6,
+  NF_OP_BXOR = 7,
+};
+#define NF_OP_COUNT 8  // codes are dense
+
+// How numbers travel and are added.
+enum nf_mode {
+  NF_MODE_EXACT = 0,
+  NF_MODE_FLOAT32 = 1,
+  NF_MODE_FIXED32 = 2,
+  NF_MODE_BF16 = 3,
+  NF_MODE_F16 = 4,
+  NF_MODE_FIXED8 = 5,
+};
+#define NF_MODE_COUNT 6  // codes are dense
+
+// Collective.
+enum nf_kind {
+  NF_KIND_ALL_REDUCE = 1,
+};
+
+// Why a group is broken.
+enum nf_cause {
+  NF_CAUSE_GONE = 1,
+  NF_CAUSE_MISMATCH = 2,
+  NF_CAUSE_TIMEOUT = 3,
+  NF_CAUSE_ABORT = 4,
+  NF_CAUSE_DRAIN = 5,
+  NF_CAUSE_AGGREGATOR_LOST = 6,
+};
+
+// Why a Join is refused.
+enum nf_refusal {
+  NF_REFUSAL_VERSION = 1,
+  NF_REFUSAL_SECRET = 2,
+  NF_REFUSAL_RANK_TAKEN = 3,
+  NF_REFUSAL_SIZE_DIFFERS = 4,
+  NF_REFUSAL_NO_SLOTS = 5,
+  NF_REFUSAL_FULL = 6,
+  NF_REFUSAL_DRAINING = 7,
+  NF_REFUSAL_KEY_DIFFERS = 8,
+  NF_REFUSAL_MALFORMED = 9,
+};
+
+// Bytes of one element; 0 for a code that is none.
+static inline unsigned nf_dtype_bytes(unsigned dtype) {
+  switch (dtype) {
+    case NF_DTYPE_UINT8: return 1;
+    case NF_DTYPE_INT8: return 1;
+    case NF_DTYPE_INT16: return 2;
+    case NF_DTYPE_INT32: return 4;
+    case NF_DTYPE_INT64: return 8;
+    case NF_DTYPE_FLOAT16: return 2;
+    case NF_DTYPE_BFLOAT16: return 2;
+    case NF_DTYPE_FLOAT32: return 4;
+    case NF_DTYPE_FLOAT64: return 8;
+    case NF_DTYPE_BOOL: return 1;
+    default: return 0;
+  }
+}
+
+#ifdef __cplusplus
+#define NF_STATIC_ASSERT static_assert
+#else
+#define NF_STATIC_ASSERT _Static_assert
+#endif
+
+NF_STATIC_ASSERT(NF_OFFSET_MAGIC == 0, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_VERSION == NF_OFFSET_MAGIC + NF_SIZE_MAGIC, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_TYPE == NF_OFFSET_VERSION + NF_SIZE_VERSION, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_FLAGS == NF_OFFSET_TYPE + NF_SIZE_TYPE, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_OP == NF_OFFSET_FLAGS + NF_SIZE_FLAGS, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_DTYPE == NF_OFFSET_OP + NF_SIZE_OP, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_EXPONENT == NF_OFFSET_DTYPE + NF_SIZE_DTYPE, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_STREAM == NF_OFFSET_EXPONENT + NF_SIZE_EXPONENT, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_NODE == NF_OFFSET_STREAM + NF_SIZE_STREAM, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_RANKS == NF_OFFSET_NODE + NF_SIZE_NODE, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_CHUNK == NF_OFFSET_RANKS + NF_SIZE_RANKS, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_BITMAP == NF_OFFSET_CHUNK + NF_SIZE_CHUNK, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_ELEMENTS == NF_OFFSET_BITMAP + NF_SIZE_BITMAP, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_RANK == NF_OFFSET_ELEMENTS + NF_SIZE_ELEMENTS, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_COUNTER == NF_OFFSET_RANK + NF_SIZE_RANK, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_FINGERPRINT == NF_OFFSET_COUNTER + NF_SIZE_COUNTER, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_COLLECTIVE == NF_OFFSET_FINGERPRINT + NF_SIZE_FINGERPRINT, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_CRC == NF_OFFSET_COLLECTIVE + NF_SIZE_COLLECTIVE, "gap");
+NF_STATIC_ASSERT(NF_OFFSET_TAG == NF_OFFSET_CRC + NF_SIZE_CRC, "gap");
+NF_STATIC_ASSERT(NF_HEADER_BYTES == NF_OFFSET_TAG + NF_SIZE_TAG, "the fields fill the header");
+NF_STATIC_ASSERT(NF_CRC_COVERS_BYTES == NF_OFFSET_CRC, "all before the CRC");
+NF_STATIC_ASSERT(NF_TAG_COVERS_BYTES == NF_OFFSET_TAG, "all before the tag");
