@@ -1,0 +1,80 @@
+// Bodies of control messages: fixed layouts in network byte order (docs/protocol.md, "Control").
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/packet.h"
+
+namespace netfold {
+
+inline constexpr size_t kHelloBytes = 8;
+inline constexpr size_t kJobNameBytesMax = 64;
+
+struct CookieBody {
+  uint64_t cookie = 0;
+};
+
+struct JoinBody {
+  uint64_t cookie = 0;
+  Key key{};
+  uint64_t incarnation = 0;  // of the job, drawn by its rank 0
+  uint64_t nonce = 0;        // of this engine: a second one with the same rank is refused
+  uint64_t group = 0;
+  uint64_t secret_tag = 0;  // SipHash under the operator's secret, over this body with 0 here
+  uint16_t size = 0;        // members of the group
+  uint16_t payload_bytes_max = 0;
+  uint16_t window_max = 0;
+  std::string job;
+};
+
+struct JoinedBody {
+  bool settled = false;  // false: still waiting for the ranks not in `joined`
+  uint16_t payload_bytes = 0;
+  uint16_t window = 0;
+  uint16_t node = 0;
+  uint32_t stream = 0;
+  uint32_t epoch = 0;
+  uint64_t first_chunk = 0;
+  uint64_t joined = 0;
+};
+
+struct RefusedBody {
+  uint8_t reason = 0;
+  uint8_t version = NF_VERSION;  // the aggregator's
+  uint16_t detail = 0;           // size_differs: the size the group has
+};
+
+// Why a group is broken: announced to all members, and what every error is made of.
+struct Breakage {
+  uint8_t cause = 0;        // NF_CAUSE_*
+  uint64_t ranks = 0;       // gone: the dead; timeout, abort: who gave up; mismatch: both
+  uint64_t added = 0;       // of the oldest chunk that was incomplete, who had contributed
+  uint64_t chunk = 0;       // that chunk
+  uint32_t epoch = 0;       // in which it happened
+  uint32_t collective = 0;  // the collective that chunk belongs to, or that timed out
+  uint16_t rank_a = 0;      // mismatch: the first contributor and what it believed
+  uint16_t rank_b = 0;
+  uint32_t collective_a = 0;
+  uint32_t collective_b = 0;
+  uint64_t fingerprint_a = 0;
+  uint64_t fingerprint_b = 0;
+};
+
+// Each encode returns the bytes written to `out`, which holds kControlBytesMax; each decode says
+// whether `bytes` was a well-formed body.
+size_t encode(const CookieBody& body, uint8_t* out) noexcept;
+size_t encode(const JoinBody& body, uint8_t* out) noexcept;
+size_t encode(const JoinedBody& body, uint8_t* out) noexcept;
+size_t encode(const RefusedBody& body, uint8_t* out) noexcept;
+size_t encode(const Breakage& body, uint8_t* out) noexcept;
+[[nodiscard]] bool decode(const uint8_t* bytes, size_t size, CookieBody* body) noexcept;
+[[nodiscard]] bool decode(const uint8_t* bytes, size_t size, JoinBody* body);
+[[nodiscard]] bool decode(const uint8_t* bytes, size_t size, JoinedBody* body) noexcept;
+[[nodiscard]] bool decode(const uint8_t* bytes, size_t size, RefusedBody* body) noexcept;
+[[nodiscard]] bool decode(const uint8_t* bytes, size_t size, Breakage* body) noexcept;
+
+// What a Join proves of the operator's secret.
+[[nodiscard]] uint64_t secret_tag(const JoinBody& body, const Key& secret) noexcept;
+
+}  // namespace netfold

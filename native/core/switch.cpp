@@ -1,0 +1,896 @@
+#include "core/switch.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/kernels.h"
+
+namespace netfold {
+namespace {
+
+constexpr Nanos kHousePeriod = 100 * kMillisecond;
+constexpr size_t kOutgoingMax = 1 << 16;
+constexpr size_t kEventsMax = 1 << 12;
+constexpr uint16_t kPayloadBytesMin = 8;
+constexpr uint16_t kWindowWanted = 8;  // the chunk shrinks before the window falls under it
+
+constexpr uint64_t bit_of(uint32_t rank) {
+  return uint64_t{1} << rank;
+}
+
+constexpr uint64_t all_of(uint32_t size) {
+  return size == 64 ? ~uint64_t{0} : bit_of(size) - 1;
+}
+
+// Floating-point sums depend on the order, so they are folded in rank order (DESIGN invariant 4).
+constexpr bool needs_rank_order(uint8_t dtype) {
+  return dtype == NF_DTYPE_FLOAT32;
+}
+
+// What one queued packet costs a receive buffer: the kernel charges the memory, not the bytes.
+constexpr uint64_t buffer_cost(uint64_t payload_bytes) {
+  return 2 * (payload_bytes + NF_HEADER_BYTES) + 1024;
+}
+
+uint8_t announcement_type(uint8_t cause) {
+  if (cause == NF_CAUSE_GONE) return NF_TYPE_GONE;
+  return cause == NF_CAUSE_MISMATCH ? NF_TYPE_MISMATCH : NF_TYPE_ABORT;
+}
+
+}  // namespace
+
+struct Switch::Member {
+  uint64_t nonce = 0;
+  Nanos last_heard = 0;
+  uint32_t last_request = 0;
+  uint32_t collective = 0;  // the last it submitted
+  uint16_t payload_bytes_max = 0;
+  uint16_t window_max = 0;
+};
+
+struct Switch::Version {
+  uint64_t chunk = 0;
+  uint64_t fingerprint = 0;
+  uint32_t collective = 0;
+  uint32_t counter = 0;  // transmission of the last contributor's packet
+  uint16_t elements = 0;
+  uint16_t first_rank = 0;
+  uint16_t fold_next = 0;  // ranks below are in the sum, where rank order counts
+  uint8_t op = 0;
+  uint8_t dtype = 0;
+  bool counted = false;  // a simulator's packets without bytes
+};
+
+struct Switch::Slot {
+  nf_slot_head heads[2] = {};
+  Version versions[2];
+  uint8_t* sums[2] = {};
+  uint64_t early_ranks = 0;  // of the version that collects: kept aside for rank order
+  std::unique_ptr<uint8_t[]> early;
+};
+
+struct Switch::Job {
+  std::string name;
+  uint64_t incarnation = 0;
+  Key key{};
+  std::map<uint64_t, std::unique_ptr<Group>> groups;
+};
+
+struct Switch::Group {
+  Job* job = nullptr;
+  uint64_t id = 0;
+  uint16_t size = 0;
+  uint8_t refusal = 0;  // decided once for all members
+  bool settled = false;
+  bool broken = false;
+  bool closed = false;  // slots are released; what remains answers who broke it
+  uint32_t stream = 0;
+  uint32_t epoch = 1;
+  uint64_t joined = 0;
+  uint64_t left = 0;
+  uint64_t dead = 0;
+  std::vector<Member> members;
+  std::vector<Address> addresses;
+  uint16_t payload_bytes = 0;
+  uint16_t window = 0;
+  uint64_t stride = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<Slot> slots;
+  std::unique_ptr<uint8_t[]> sums;
+  Breakage breakage{};
+  uint64_t unacknowledged = 0;
+  uint32_t announcements = 0;
+  Nanos announce_due = kNever;
+  Nanos ended_at = 0;
+
+  [[nodiscard]] uint64_t target() const { return all_of(size); }
+  [[nodiscard]] uint64_t present() const { return joined & ~left & ~dead; }
+};
+
+Switch::Switch(const SwitchConfig& config, Nanos now)
+    : config_(config), next_stream_(std::max(config.first_stream, 1U)) {
+  (void)now;
+}
+
+Switch::~Switch() = default;
+
+// --- receiving ----------------------------------------------------------------------------------
+
+void Switch::handle_packet(Nanos now, const Address& from, const Datagram& datagram) {
+  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
+  sent_ = 0;
+  counters_.packets_rx += 1;
+  counters_.bytes_rx += NF_HEADER_BYTES + datagram.payload_bytes;
+  Header header;
+  switch (decode_packet(datagram, &header)) {
+    case PacketError::foreign:
+      counters_.foreign += 1;
+      return;
+    case PacketError::malformed:
+      counters_.malformed += 1;
+      return;
+    case PacketError::crc:
+      counters_.bad_crc += 1;
+      return;
+    case PacketError::version:
+      counters_.bad_version += 1;
+      if (header.type != NF_TYPE_HELLO || datagram.payload_bytes < kHelloBytes) return;
+      break;
+    case PacketError::none:
+      break;
+  }
+  if (header.type == NF_TYPE_HELLO) return on_untagged(from, header, datagram);
+  if (header.type == NF_TYPE_JOIN) return on_join(now, from, header, datagram);
+  auto const found = streams_.find(header.stream);
+  if (found == streams_.end()) {
+    counters_.unknown_stream += 1;
+    return;
+  }
+  Group* group = found->second;
+  if (!tag_is_valid(datagram.header, group->job->key)) {
+    counters_.bad_tag += 1;
+    return;
+  }
+  if (header.rank >= group->size || !(group->joined & bit_of(header.rank))) {
+    counters_.unexpected += 1;
+    return;
+  }
+  on_member_packet(now, from, header, datagram, group);
+}
+
+void Switch::on_untagged(const Address& from, const Header& header, const Datagram& datagram) {
+  if (datagram.payload_bytes < kHelloBytes) {
+    counters_.malformed += 1;
+    return;
+  }
+  uint8_t body[kControlBytesMax];
+  Header reply;
+  reply.counter = header.counter;
+  if (header.version != NF_VERSION) {
+    reply.type = NF_TYPE_REFUSED;
+    counters_.refused += 1;
+    return send_to(from, reply, body, encode(RefusedBody{.reason = NF_REFUSAL_VERSION}, body),
+                   nullptr);
+  }
+  reply.type = NF_TYPE_COOKIE;
+  send_to(from, reply, body, encode(CookieBody{cookie_for(from)}, body), nullptr);
+}
+
+// Proves that who sends can be reached at `from`, without a byte of state.
+uint64_t Switch::cookie_for(const Address& from) const {
+  return siphash(config_.cookie_key, from.bytes, from.size);
+}
+
+void Switch::on_join(Nanos now, const Address& from, const Header& header,
+                     const Datagram& datagram) {
+  JoinBody body;
+  bool const readable =
+      datagram.payload != nullptr && decode(datagram.payload, datagram.payload_bytes, &body);
+  if (!readable || body.size < 2 || body.size > NF_CHILDREN_MAX || header.rank >= body.size ||
+      body.payload_bytes_max < kPayloadBytesMin || body.window_max < 1) {
+    counters_.malformed += 1;
+    return;
+  }
+  if (body.cookie != cookie_for(from)) {
+    counters_.bad_cookie += 1;
+    return;
+  }
+  if (!tag_is_valid(datagram.header, body.key)) {
+    counters_.bad_tag += 1;
+    return;
+  }
+  Group* group = nullptr;
+  RefusedBody refusal;
+  refusal.reason = admit(now, from, header, body, &group, &refusal.detail);
+  if (refusal.reason != 0) {
+    uint8_t bytes[kControlBytesMax];
+    Header reply;
+    reply.type = NF_TYPE_REFUSED;
+    reply.rank = header.rank;
+    reply.counter = header.counter;
+    counters_.refused += 1;
+    if (events_.size() < kEventsMax)
+      events_.push_back({.kind = SwitchEvent::Kind::member_refused,
+                         .job = body.job,
+                         .group = body.group,
+                         .size = body.size,
+                         .rank = header.rank,
+                         .reason = refusal.reason});
+    return send_to(from, reply, bytes, encode(refusal, bytes), &body.key);
+  }
+  if (group->broken) return announce(now, group, bit_of(header.rank));
+  if (!group->settled && group->joined == group->target())
+    settle(now, group);
+  else
+    send_joined(group, header.rank);
+}
+
+uint8_t Switch::admit(Nanos now, const Address& from, const Header& header, const JoinBody& body,
+                      Group** out, uint16_t* detail) {
+  if (config_.has_secret && body.secret_tag != secret_tag(body, config_.secret))
+    return NF_REFUSAL_SECRET;
+  uint8_t refusal = 0;
+  Group* group = find_or_open_group(now, body, &refusal);
+  if (group == nullptr) return refusal;
+  if (group->refusal != 0) return group->refusal;
+  if (group->size != body.size) {
+    *detail = group->size;
+    return NF_REFUSAL_SIZE_DIFFERS;
+  }
+  Member& member = group->members[header.rank];
+  uint64_t const bit = bit_of(header.rank);
+  if ((group->joined & bit) && member.nonce != body.nonce) return NF_REFUSAL_RANK_TAKEN;
+  bool const is_new = !(group->joined & bit);
+  if (is_new && (group->settled || group->closed)) return NF_REFUSAL_RANK_TAKEN;
+  if (is_new) {
+    member = {.nonce = body.nonce,
+              .last_request = header.counter,
+              .payload_bytes_max = body.payload_bytes_max,
+              .window_max = body.window_max};
+    group->joined |= bit;
+  } else if (static_cast<int32_t>(header.counter - member.last_request) > 0) {
+    member.last_request = header.counter;
+  }
+  group->addresses[header.rank] = from;
+  member.last_heard = now;
+  *out = group;
+  return 0;
+}
+
+Switch::Group* Switch::find_or_open_group(Nanos now, const JoinBody& body, uint8_t* refusal) {
+  auto const name = std::pair(body.job, body.incarnation);
+  auto job = jobs_.find(name);
+  if (job != jobs_.end()) {
+    // The first Join of an incarnation fixed the key.
+    if (job->second->key.low != body.key.low || job->second->key.high != body.key.high) {
+      *refusal = NF_REFUSAL_KEY_DIFFERS;
+      return nullptr;
+    }
+    auto const group = job->second->groups.find(body.group);
+    if (group != job->second->groups.end()) return group->second.get();
+  }
+  if (draining_) {
+    *refusal = NF_REFUSAL_DRAINING;
+    return nullptr;
+  }
+  bool const full = streams_.size() >= config_.groups_max ||
+                    (job == jobs_.end() && jobs_.size() >= config_.jobs_max);
+  if (full && !evict_tombstone()) {
+    *refusal = NF_REFUSAL_FULL;
+    return nullptr;
+  }
+  job = jobs_.try_emplace(name).first;
+  if (job->second == nullptr)
+    job->second = std::make_unique<Job>(
+        Job{.name = body.job, .incarnation = body.incarnation, .key = body.key, .groups = {}});
+  auto group = std::make_unique<Group>();
+  group->job = job->second.get();
+  group->id = body.group;
+  group->size = body.size;
+  group->members.resize(body.size);
+  group->addresses.resize(body.size);
+  while (next_stream_ == 0 || streams_.contains(next_stream_)) next_stream_ += 1;
+  group->stream = next_stream_++;
+  Group* raw = group.get();
+  streams_.emplace(raw->stream, raw);
+  job->second->groups.emplace(body.group, std::move(group));
+  counters_.groups_open += 1;
+  house_due_ = std::min(house_due_, now + kHousePeriod);
+  return raw;
+}
+
+// All members are here: agrees chunk bytes and window, takes the memory, tells everybody.
+void Switch::settle(Nanos now, Group* group) {
+  uint64_t payload = config_.payload_bytes_max;
+  uint64_t window = config_.window_max;
+  for (const Member& member : group->members) {
+    payload = std::min<uint64_t>(payload, member.payload_bytes_max);
+    window = std::min<uint64_t>(window, member.window_max);
+  }
+  payload &= ~uint64_t{7};
+  // Half of the buffer for one group, so that a second one beside it fits as well.
+  uint64_t const credit = config_.receive_buffer_bytes / 2 / group->size;
+  while (payload > 64 && credit / buffer_cost(payload) < kWindowWanted) payload = payload / 2 & ~7U;
+  window = std::clamp<uint64_t>(credit / buffer_cost(payload), 1, window);
+  uint64_t const stride = (payload + 63) & ~uint64_t{63};
+  auto const memory = [&] { return window * (2 + group->size) * stride; };
+  uint64_t const available =
+      config_.memory_bytes_max - std::min(config_.memory_bytes_max, counters_.memory_bytes);
+  while (window > kWindowWanted && memory() > available) window /= 2;
+  if (memory() > available) {
+    group->refusal = NF_REFUSAL_NO_SLOTS;
+    uint8_t body[kControlBytesMax];
+    size_t const bytes = encode(RefusedBody{.reason = NF_REFUSAL_NO_SLOTS}, body);
+    for (uint16_t rank = 0; rank < group->size; ++rank) {
+      Header reply;
+      reply.type = NF_TYPE_REFUSED;
+      reply.rank = rank;
+      reply.counter = group->members[rank].last_request;
+      send_to(group->addresses[rank], reply, body, bytes, &group->job->key);
+    }
+    counters_.refused += group->size;
+    group->ended_at = now;
+    return close_group(group);
+  }
+  group->settled = true;
+  group->payload_bytes = static_cast<uint16_t>(payload);
+  group->window = static_cast<uint16_t>(window);
+  group->stride = stride;
+  group->memory_bytes = memory();
+  counters_.memory_bytes += group->memory_bytes;
+  // 64 bytes more, so that every sum starts on a cache line. Untouched pages cost nothing.
+  group->sums = std::make_unique_for_overwrite<uint8_t[]>(window * 2 * stride + 64);
+  auto const start = (reinterpret_cast<uintptr_t>(group->sums.get()) + 63) & ~uintptr_t{63};
+  group->slots = std::vector<Slot>(window);
+  for (size_t i = 0; i < window * 2; ++i)
+    group->slots[i / 2].sums[i % 2] = reinterpret_cast<uint8_t*>(start) + i * stride;
+  for (uint16_t rank = 0; rank < group->size; ++rank) {
+    group->members[rank].last_heard = now;
+    send_joined(group, rank);
+  }
+  if (events_.size() < kEventsMax)
+    events_.push_back({.kind = SwitchEvent::Kind::group_settled,
+                       .job = group->job->name,
+                       .group = group->id,
+                       .size = group->size,
+                       .payload_bytes = group->payload_bytes,
+                       .window = group->window});
+}
+
+void Switch::on_member_packet(Nanos now, const Address& from, const Header& header,
+                              const Datagram& datagram, Group* group) {
+  Member& member = group->members[header.rank];
+  if (!group->settled) {
+    if (header.type == NF_TYPE_LEAVE && is_fresh(header, group))
+      on_leave(now, header, group);
+    else
+      counters_.unexpected += 1;
+    return;
+  }
+  if (!(group->dead & bit_of(header.rank))) member.last_heard = now;
+  switch (header.type) {
+    case NF_TYPE_DATA:
+      return on_data(now, header, datagram, group);
+    case NF_TYPE_PROBE:
+      counters_.probes_rx += 1;
+      return on_probe(header, group);
+    case NF_TYPE_HEARTBEAT:
+      if (!is_fresh(header, group)) return;
+      group->addresses[header.rank] = from;  // a fresh tagged packet: reply where it came from
+      if (group->broken) announce(now, group, bit_of(header.rank));
+      return on_heartbeat(header, group);
+    case NF_TYPE_LEAVE:
+      if (!is_fresh(header, group)) return;
+      group->addresses[header.rank] = from;
+      return on_leave(now, header, group);
+    case NF_TYPE_ABORT:
+      if (!is_fresh(header, group)) return;
+      return on_abort(now, header, datagram, group);
+    case NF_TYPE_ACK:
+      if (is_fresh(header, group)) group->unacknowledged &= ~bit_of(header.rank);
+      return;
+    default:
+      counters_.unexpected += 1;
+  }
+}
+
+// Every control message takes a new request id, so an older one is a replay or overtaken.
+bool Switch::is_fresh(const Header& header, Group* group) {
+  Member& member = group->members[header.rank];
+  if (static_cast<int32_t>(header.counter - member.last_request) <= 0) {
+    counters_.replayed += 1;
+    return false;
+  }
+  member.last_request = header.counter;
+  return true;
+}
+
+// --- the data path ------------------------------------------------------------------------------
+
+bool Switch::data_is_wellformed(const Header& header, const Group& group) const {
+  Fingerprint const belief = unpack_fingerprint(header.fingerprint);
+  return header.elements > 0 && belief.op == header.op && belief.dtype == header.dtype &&
+         header.elements * dtype_bytes(header.dtype) <= group.payload_bytes &&
+         kernel_exists(header.op, header.dtype) && header.bitmap == bit_of(header.rank) &&
+         header.ranks == 1 && header.chunk >= config_.first_chunk;
+}
+
+void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
+  counters_.data_rx += 1;
+  if (!data_is_wellformed(header, *group)) {
+    counters_.malformed += 1;
+    return;
+  }
+  if (group->broken) return on_probe(header, group);
+  Member& member = group->members[header.rank];
+  if (static_cast<int32_t>(header.collective - member.collective) > 0)
+    member.collective = header.collective;
+  uint32_t const slots = group->window;
+  Slot& slot = group->slots[nf_slot_index(header.chunk, slots)];
+  uint32_t const index = nf_slot_version(header.chunk, slots);
+  nf_slot_head* head = &slot.heads[index];
+  nf_slot_head* other = &slot.heads[1 - index];
+  Version& version = slot.versions[index];
+  uint64_t const owner = nf_slot_owner(group->stream, header.chunk);
+  bool const holds = head->state != NF_SLOT_EMPTY && head->owner == owner;
+  if (holds &&
+      (version.fingerprint != header.fingerprint || version.collective != header.collective)) {
+    return break_group(now, group,
+                       {.cause = NF_CAUSE_MISMATCH,
+                        .ranks = bit_of(version.first_rank) | bit_of(header.rank),
+                        .rank_a = version.first_rank,
+                        .rank_b = header.rank,
+                        .collective_a = version.collective,
+                        .collective_b = header.collective,
+                        .fingerprint_a = version.fingerprint,
+                        .fingerprint_b = header.fingerprint});
+  }
+  if (holds && version.elements != header.elements) {
+    counters_.malformed += 1;
+    return;
+  }
+  bool const first_on_slot = head->state == NF_SLOT_EMPTY && other->state == NF_SLOT_EMPTY;
+  if (first_on_slot && header.chunk - config_.first_chunk >= slots) {
+    counters_.early += 1;
+    return;
+  }
+  switch (nf_slot_add(head, other, owner, header.rank, group->target(), slots)) {
+    case NF_VERDICT_FIRST:
+      version = {.chunk = header.chunk,
+                 .fingerprint = header.fingerprint,
+                 .collective = header.collective,
+                 .elements = header.elements,
+                 .first_rank = header.rank,
+                 .op = header.op,
+                 .dtype = header.dtype,
+                 .counted = datagram.payload == nullptr};
+      slot.early_ranks = 0;
+      [[fallthrough]];
+    case NF_VERDICT_ADD:
+      add(header, datagram.payload, group, &slot, index);
+      if (head->state == NF_SLOT_COMPLETE)
+        send_result(group, slot, index, group->present());
+      else if (group->left & ~head->added)
+        break_for_the_gone(now, group);
+      return;
+    case NF_VERDICT_DUPLICATE:
+    case NF_VERDICT_SERVE:
+      counters_.duplicates += 1;
+      return on_probe(header, group);
+    case NF_VERDICT_LATE:
+      counters_.late += 1;
+      return;
+    case NF_VERDICT_EARLY:
+      counters_.early += 1;
+  }
+}
+
+void Switch::add(const Header& header, const uint8_t* payload, Group* group, Slot* slot,
+                 uint32_t index) {
+  Version& version = slot->versions[index];
+  const nf_slot_head& head = slot->heads[index];
+  uint8_t* sum = slot->sums[index];
+  size_t const bytes = header.elements * dtype_bytes(header.dtype);
+  if (head.state == NF_SLOT_COMPLETE) {
+    version.counter = header.counter;
+    counters_.chunks_completed += 1;
+  }
+  if (payload == nullptr) return;
+  if (!needs_rank_order(header.dtype)) {
+    if (head.ranks == 1)
+      std::memcpy(sum, payload, bytes);
+    else
+      fold(header.op, header.dtype, sum, payload, header.elements);
+  } else if (header.rank != version.fold_next) {
+    if (slot->early == nullptr)
+      slot->early = std::make_unique_for_overwrite<uint8_t[]>(group->size * group->stride);
+    std::memcpy(slot->early.get() + header.rank * group->stride, payload, bytes);
+    slot->early_ranks |= bit_of(header.rank);
+  } else {
+    if (header.rank == 0)
+      std::memcpy(sum, payload, bytes);
+    else
+      fold(header.op, header.dtype, sum, payload, header.elements);
+    version.fold_next += 1;
+    while (version.fold_next < group->size && (slot->early_ranks >> version.fold_next & 1)) {
+      fold(header.op, header.dtype, sum, slot->early.get() + version.fold_next * group->stride,
+           header.elements);
+      version.fold_next += 1;
+    }
+  }
+  if (head.state == NF_SLOT_COMPLETE)
+    finish(header.op, header.dtype, sum, header.elements, group->size);
+}
+
+// Also what a Data that adds nothing is answered with.
+void Switch::on_probe(const Header& header, Group* group) {
+  Header reply;
+  reply.stream = group->stream;
+  reply.node = config_.node;
+  reply.chunk = header.chunk;
+  reply.rank = header.rank;
+  reply.counter = header.counter;
+  reply.collective = header.collective;
+  reply.type = group->broken ? NF_TYPE_VOID : NF_TYPE_HAVE;
+  if (group->closed) return send_header(reply, group, bit_of(header.rank));
+  uint32_t const slots = group->window;
+  const Slot& slot = group->slots[nf_slot_index(header.chunk, slots)];
+  uint32_t const index = nf_slot_version(header.chunk, slots);
+  const nf_slot_head& head = slot.heads[index];
+  uint64_t const owner = nf_slot_owner(group->stream, header.chunk);
+  switch (nf_slot_probe(&head, owner, header.rank)) {
+    case NF_VERDICT_SERVE:
+      counters_.results_resent += 1;
+      return send_result(group, slot, index, bit_of(header.rank));
+    case NF_VERDICT_LATE:
+      counters_.late += 1;
+      return;
+    default:
+      break;
+  }
+  bool const holds = head.state != NF_SLOT_EMPTY && head.owner == owner;
+  reply.bitmap = holds ? head.added : 0;
+  reply.ranks = static_cast<uint16_t>(std::popcount(reply.bitmap));
+  if (!group->broken) counters_.haves_tx += 1;
+  send_header(reply, group, bit_of(header.rank));
+}
+
+// --- control ------------------------------------------------------------------------------------
+
+void Switch::on_heartbeat(const Header& header, Group* group) {
+  Member& member = group->members[header.rank];
+  if (static_cast<int32_t>(header.collective - member.collective) > 0)
+    member.collective = header.collective;
+  uint8_t body[kControlBytesMax];
+  for (uint16_t rank = 0; rank < group->size; ++rank) {
+    uint32_t const collective = group->members[rank].collective;
+    for (size_t i = 0; i < 4; ++i)
+      body[rank * 4U + i] = static_cast<uint8_t>(collective >> (24 - 8 * i));
+  }
+  Header reply;
+  reply.type = NF_TYPE_ACK;
+  reply.rank = header.rank;
+  reply.counter = header.counter;
+  send_control(reply, body, group->size * 4U, group, bit_of(header.rank));
+}
+
+void Switch::on_leave(Nanos now, const Header& header, Group* group) {
+  Header reply;
+  reply.type = NF_TYPE_ACK;
+  reply.rank = header.rank;
+  reply.counter = header.counter;
+  send_header(reply, group, bit_of(header.rank));
+  if (!group->settled) {
+    group->joined &= ~bit_of(header.rank);
+    return;
+  }
+  group->left |= bit_of(header.rank);
+  group->unacknowledged &= ~bit_of(header.rank);
+  break_for_the_gone(now, group);
+  house_due_ = std::min(house_due_, now);
+}
+
+// A chunk that a member who left can no longer add to never completes.
+void Switch::break_for_the_gone(Nanos now, Group* group) {
+  if (group->broken) return;
+  uint64_t missing = 0;
+  for (const Slot& slot : group->slots)
+    for (const nf_slot_head& head : slot.heads)
+      if (head.state == NF_SLOT_COLLECTING) missing |= group->left & ~head.added;
+  if (missing != 0) break_group(now, group, {.cause = NF_CAUSE_GONE, .ranks = missing});
+}
+
+void Switch::on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
+  Breakage body;
+  if (datagram.payload == nullptr || !decode(datagram.payload, datagram.payload_bytes, &body) ||
+      (body.cause != NF_CAUSE_TIMEOUT && body.cause != NF_CAUSE_ABORT)) {
+    counters_.malformed += 1;
+    return;
+  }
+  if (group->broken) return announce(now, group, bit_of(header.rank));
+  break_group(now, group,
+              {.cause = body.cause, .ranks = bit_of(header.rank), .collective = body.collective});
+}
+
+// Nothing is added from here on: completed chunks are served, all others are void. So every
+// survivor comes to the same outcome for every collective (invariant 6).
+void Switch::break_group(Nanos now, Group* group, Breakage breakage) {
+  const Version* oldest = nullptr;
+  for (const Slot& slot : group->slots)
+    for (size_t v = 0; v < 2; ++v)
+      if (slot.heads[v].state == NF_SLOT_COLLECTING &&
+          (oldest == nullptr || slot.versions[v].chunk < oldest->chunk)) {
+        oldest = &slot.versions[v];
+        breakage.added = slot.heads[v].added;
+        breakage.chunk = oldest->chunk;
+      }
+  if (breakage.collective == 0 && oldest != nullptr) breakage.collective = oldest->collective;
+  breakage.epoch = group->epoch;
+  group->broken = true;
+  group->breakage = breakage;
+  group->ended_at = now;
+  group->unacknowledged = group->present();
+  group->announcements = 0;
+  announce(now, group, group->joined & ~group->left);
+  group->announce_due = now + config_.announce_repeat;
+  house_due_ = std::min(house_due_, group->announce_due);
+  if (events_.size() < kEventsMax)
+    events_.push_back({.kind = SwitchEvent::Kind::group_broken,
+                       .job = group->job->name,
+                       .group = group->id,
+                       .size = group->size,
+                       .breakage = breakage});
+}
+
+void Switch::break_all(Nanos now) {
+  draining_ = true;
+  for (auto& [name, job] : jobs_)
+    for (auto& [id, group] : job->groups)
+      if (group->settled && !group->broken && !group->closed && group->present() != 0)
+        break_group(now, group.get(), {.cause = NF_CAUSE_DRAIN, .ranks = 0});
+}
+
+// --- time ---------------------------------------------------------------------------------------
+
+void Switch::handle_timeout(Nanos now) {
+  if (now < house_due_) return;
+  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
+  sent_ = 0;
+  house_due_ = kNever;
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    auto& groups = job->second->groups;
+    for (auto it = groups.begin(); it != groups.end();) {
+      Group* group = it->second.get();
+      keep_house(now, group);
+      bool const remembered = group->broken || group->refusal != 0;
+      if (group->closed && (!remembered || now >= group->ended_at + config_.tombstone)) {
+        purge_outgoing(group);
+        streams_.erase(group->stream);
+        it = groups.erase(it);
+      } else {
+        house_due_ = group->closed ? std::min(house_due_, group->ended_at + config_.tombstone)
+                                   : std::min(house_due_, now + kHousePeriod);
+        ++it;
+      }
+    }
+    job = groups.empty() ? jobs_.erase(job) : std::next(job);
+  }
+}
+
+void Switch::keep_house(Nanos now, Group* group) {
+  if (group->closed) return;
+  uint64_t silent = 0;
+  for (uint16_t rank = 0; rank < group->size; ++rank)
+    if ((group->present() & bit_of(rank)) && now - group->members[rank].last_heard >= config_.lease)
+      silent |= bit_of(rank);
+  if (!group->settled) {
+    group->joined &= ~silent;  // a rank that died while others wait for it may come again
+    if (group->joined == 0) close_group(group);
+    return;
+  }
+  group->dead |= silent;
+  group->unacknowledged &= ~silent;
+  if (silent != 0 && !group->broken)
+    break_group(now, group, {.cause = NF_CAUSE_GONE, .ranks = silent});
+  if (group->broken && now >= group->announce_due && group->unacknowledged != 0 &&
+      group->announcements < config_.announce_max) {
+    announce(now, group, group->unacknowledged);
+    group->announcements += 1;
+    Nanos const wait = config_.announce_repeat << std::min(group->announcements, 4U);
+    group->announce_due = now + wait;
+  }
+  if (group->present() == 0) {
+    group->ended_at = now;
+    close_group(group);
+  }
+}
+
+// Gives the slots back. A group that broke, or was refused, stays as a tombstone that answers why.
+void Switch::close_group(Group* group) {
+  if (group->closed) return;
+  group->closed = true;
+  purge_outgoing(group);
+  group->slots.clear();
+  group->sums.reset();
+  counters_.memory_bytes -= group->memory_bytes;
+  counters_.groups_open -= 1;
+  group->memory_bytes = 0;
+  if (events_.size() < kEventsMax)
+    events_.push_back({.kind = SwitchEvent::Kind::group_closed,
+                       .job = group->job->name,
+                       .group = group->id,
+                       .size = group->size});
+}
+
+// Makes room by forgetting the tombstone that ended first; false where there is none.
+bool Switch::evict_tombstone() {
+  Group* oldest = nullptr;
+  for (auto& [stream, group] : streams_)
+    if (group->closed && (oldest == nullptr || group->ended_at < oldest->ended_at ||
+                          (group->ended_at == oldest->ended_at && stream < oldest->stream)))
+      oldest = group;
+  if (oldest == nullptr) return false;
+  Job* job = oldest->job;
+  purge_outgoing(oldest);
+  streams_.erase(oldest->stream);
+  job->groups.erase(oldest->id);
+  if (job->groups.empty()) jobs_.erase(std::pair(job->name, job->incarnation));
+  return true;
+}
+
+void Switch::purge_outgoing(const Group* group) {
+  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
+  sent_ = 0;
+  std::erase_if(outgoing_, [&](const Outgoing& o) { return o.group == group; });
+}
+
+// --- sending ------------------------------------------------------------------------------------
+
+void Switch::push(Outgoing&& outgoing, uint64_t copies) {
+  if (outgoing_.size() >= kOutgoingMax) {
+    counters_.transmit_dropped += copies;
+    return;
+  }
+  counters_.packets_tx += copies;
+  counters_.bytes_tx += copies * (outgoing.transmit.head_bytes + outgoing.transmit.payload_bytes);
+  outgoing_.push_back(std::move(outgoing));
+}
+
+void Switch::send_to(const Address& to, Header header, const uint8_t* body, size_t bytes,
+                     const Key* key) {
+  Outgoing outgoing;
+  header.elements = static_cast<uint16_t>(bytes);  // of dtype uint8
+  header.node = config_.node;
+  Transmit& transmit = outgoing.transmit;
+  encode_header(header, transmit.head);
+  std::memcpy(transmit.head + NF_HEADER_BYTES, body, bytes);
+  transmit.head_bytes = NF_HEADER_BYTES + bytes;
+  transmit.receivers = 1;
+  seal_packet(transmit.head, transmit.head + NF_HEADER_BYTES, bytes, key);
+  outgoing.to = to;
+  push(std::move(outgoing), 1);
+}
+
+void Switch::send_control(Header header, const uint8_t* body, size_t bytes, Group* group,
+                          uint64_t receivers) {
+  if (receivers == 0) return;
+  Outgoing outgoing;
+  header.elements = static_cast<uint16_t>(bytes);
+  header.node = config_.node;
+  header.stream = group->stream;
+  Transmit& transmit = outgoing.transmit;
+  encode_header(header, transmit.head);
+  if (bytes > 0) std::memcpy(transmit.head + NF_HEADER_BYTES, body, bytes);
+  transmit.head_bytes = NF_HEADER_BYTES + bytes;
+  transmit.addresses = group->addresses.data();
+  transmit.receivers = receivers;
+  seal_packet(transmit.head, transmit.head + NF_HEADER_BYTES, bytes, &group->job->key);
+  outgoing.group = group;
+  push(std::move(outgoing), static_cast<uint64_t>(std::popcount(receivers)));
+}
+
+void Switch::send_header(Header header, Group* group, uint64_t receivers) {
+  send_control(header, nullptr, 0, group, receivers);
+}
+
+void Switch::send_joined(Group* group, uint16_t rank) {
+  uint8_t body[kControlBytesMax];
+  size_t const bytes = encode(JoinedBody{.settled = group->settled,
+                                         .payload_bytes = group->payload_bytes,
+                                         .window = group->window,
+                                         .node = config_.node,
+                                         .stream = group->stream,
+                                         .epoch = group->epoch,
+                                         .first_chunk = config_.first_chunk,
+                                         .joined = group->joined},
+                              body);
+  Header reply;
+  reply.type = NF_TYPE_JOINED;
+  reply.rank = rank;
+  reply.counter = group->members[rank].last_request;
+  send_control(reply, body, bytes, group, bit_of(rank));
+}
+
+void Switch::send_result(Group* group, const Slot& slot, uint32_t index, uint64_t receivers) {
+  const nf_slot_head& head = slot.heads[index];
+  const Version& version = slot.versions[index];
+  Header header;
+  header.type = NF_TYPE_RESULT;
+  header.op = version.op;
+  header.dtype = version.dtype;
+  header.stream = group->stream;
+  header.node = config_.node;
+  header.ranks = static_cast<uint16_t>(head.ranks);
+  header.chunk = version.chunk;
+  header.bitmap = head.added;
+  header.elements = version.elements;
+  header.rank = static_cast<uint16_t>(head.last);
+  header.counter = version.counter;
+  header.fingerprint = version.fingerprint;
+  header.collective = version.collective;
+  Outgoing outgoing;
+  Transmit& transmit = outgoing.transmit;
+  encode_header(header, transmit.head);
+  transmit.head_bytes = NF_HEADER_BYTES;
+  transmit.addresses = group->addresses.data();
+  transmit.receivers = receivers;
+  transmit.payload = version.counted ? nullptr : slot.sums[index];
+  transmit.payload_bytes = version.elements * dtype_bytes(version.dtype);
+  seal_packet(transmit.head, transmit.payload, transmit.payload_bytes, &group->job->key);
+  outgoing.group = group;
+  uint64_t const copies = static_cast<uint64_t>(std::popcount(receivers));
+  counters_.results_tx += copies;
+  push(std::move(outgoing), copies);
+}
+
+void Switch::announce(Nanos now, Group* group, uint64_t receivers) {
+  (void)now;
+  uint8_t body[kControlBytesMax];
+  size_t const bytes = encode(group->breakage, body);
+  Header header;
+  header.type = announcement_type(group->breakage.cause);
+  send_control(header, body, bytes, group, receivers);
+}
+
+bool Switch::poll_transmit(Nanos now, Transmit* out) {
+  (void)now;
+  if (sent_ == outgoing_.size()) return false;
+  const Outgoing& outgoing = outgoing_[sent_++];
+  out->addresses = outgoing.group == nullptr ? &outgoing.to : outgoing.transmit.addresses;
+  out->receivers = outgoing.transmit.receivers;
+  out->payload = outgoing.transmit.payload;
+  out->payload_bytes = outgoing.transmit.payload_bytes;
+  out->head_bytes = outgoing.transmit.head_bytes;
+  std::memcpy(out->head, outgoing.transmit.head, outgoing.transmit.head_bytes);
+  return true;
+}
+
+Nanos Switch::poll_timeout() const {
+  return house_due_;
+}
+
+bool Switch::poll_event(SwitchEvent* out) {
+  if (events_.empty()) return false;
+  *out = std::move(events_.front());
+  events_.pop_front();
+  return true;
+}
+
+bool Switch::drained() const {
+  return draining_ && counters_.groups_open == 0;
+}
+
+bool Switch::announcing() const {
+  return std::any_of(streams_.begin(), streams_.end(), [&](const auto& entry) {
+    const Group& group = *entry.second;
+    return !group.closed && group.unacknowledged != 0 && group.announcements < config_.announce_max;
+  });
+}
+
+const nf_slot_head* Switch::slot_heads(uint32_t stream, uint64_t chunk) const {
+  auto const found = streams_.find(stream);
+  if (found == streams_.end() || found->second->slots.empty()) return nullptr;
+  return found->second->slots[nf_slot_index(chunk, found->second->window)].heads;
+}
+
+}  // namespace netfold

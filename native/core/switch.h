@@ -1,0 +1,144 @@
+// The switch engine: jobs, groups, their slots; adds what workers send, multicasts one result.
+//
+// Driven as the worker engine is (worker.h). One instance belongs to one thread.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/control.h"
+#include "core/slot.h"
+
+namespace netfold {
+
+struct SwitchConfig {
+  uint16_t node = 0;
+  bool has_secret = false;
+  Key secret{};
+  Key cookie_key{};           // random
+  uint32_t first_stream = 1;  // random: a restarted switch gives other stream ids
+  uint64_t first_chunk = 0;   // tests start near the wrap of 32 bits
+  uint16_t payload_bytes_max = NF_PAYLOAD_BYTES_MAX;
+  uint16_t window_max = 128;
+  uint64_t receive_buffer_bytes = 1 << 20;  // granted by the kernel; bounds the credit
+  uint64_t memory_bytes_max = 1ULL << 30;   // slot memory of all groups
+  uint32_t groups_max = 1024;
+  uint32_t jobs_max = 256;
+  Nanos lease = 5 * kSecond;
+  Nanos tombstone = 600 * kSecond;  // how long a broken group still answers who broke it
+  Nanos announce_repeat = 100 * kMillisecond;
+  uint32_t announce_max = 12;
+};
+
+struct SwitchEvent {
+  enum class Kind : uint8_t { group_settled, group_broken, group_closed, member_refused };
+  Kind kind;
+  std::string job;
+  uint64_t group = 0;
+  uint16_t size = 0;
+  uint16_t payload_bytes = 0;
+  uint16_t window = 0;
+  uint16_t rank = 0;    // member_refused
+  uint8_t reason = 0;   // member_refused: NF_REFUSAL_*
+  Breakage breakage{};  // group_broken
+};
+
+struct SwitchCounters {
+  uint64_t packets_tx = 0, packets_rx = 0;  // per receiver
+  uint64_t bytes_tx = 0, bytes_rx = 0;
+  uint64_t data_rx = 0, chunks_completed = 0, results_tx = 0, results_resent = 0, haves_tx = 0;
+  uint64_t probes_rx = 0, duplicates = 0, late = 0, early = 0;
+  uint64_t foreign = 0, malformed = 0, bad_crc = 0, bad_tag = 0, bad_version = 0;
+  uint64_t bad_cookie = 0, unknown_stream = 0, replayed = 0, refused = 0, unexpected = 0;
+  uint64_t transmit_dropped = 0;
+  uint64_t groups_open = 0, memory_bytes = 0;
+};
+
+class Switch {
+ public:
+  Switch(const SwitchConfig& config, Nanos now);
+  ~Switch();
+
+  void handle_packet(Nanos now, const Address& from, const Datagram& datagram);
+  void handle_timeout(Nanos now);
+  // No new groups from now on; drained() once the ones there are have left.
+  void drain() { draining_ = true; }
+  // Breaks every group with NF_CAUSE_DRAIN, so that workers end at once.
+  void break_all(Nanos now);
+
+  [[nodiscard]] bool poll_transmit(Nanos now, Transmit* out);
+  [[nodiscard]] Nanos poll_timeout() const;
+  [[nodiscard]] bool poll_event(SwitchEvent* out);
+
+  [[nodiscard]] bool drained() const;     // no group needs this switch any more
+  [[nodiscard]] bool announcing() const;  // members have not yet acknowledged a breakage
+  [[nodiscard]] const SwitchCounters& counters() const { return counters_; }
+
+  // For checkers outside: the heads of the slot `chunk` falls into, or null.
+  [[nodiscard]] const nf_slot_head* slot_heads(uint32_t stream, uint64_t chunk) const;
+
+ private:
+  struct Job;
+  struct Group;
+  struct Member;
+  struct Slot;
+  struct Version;
+  struct Outgoing {
+    Transmit transmit;
+    Address to;                    // of a receiver that is no member (yet)
+    const Group* group = nullptr;  // whose memory `transmit` points into
+  };
+
+  // joining
+  void on_untagged(const Address& from, const Header& header, const Datagram& datagram);
+  void on_join(Nanos now, const Address& from, const Header& header, const Datagram& datagram);
+  [[nodiscard]] uint8_t admit(Nanos now, const Address& from, const Header& header,
+                              const JoinBody& body, Group** group, uint16_t* detail);
+  [[nodiscard]] Group* find_or_open_group(Nanos now, const JoinBody& body, uint8_t* refusal);
+  void settle(Nanos now, Group* group);
+  [[nodiscard]] uint64_t cookie_for(const Address& from) const;
+  // the packets of a settled group
+  void on_member_packet(Nanos now, const Address& from, const Header& header,
+                        const Datagram& datagram, Group* group);
+  void on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group);
+  void on_probe(const Header& header, Group* group);
+  void on_heartbeat(const Header& header, Group* group);
+  void on_leave(Nanos now, const Header& header, Group* group);
+  void on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group);
+  [[nodiscard]] bool is_fresh(const Header& header, Group* group);
+  [[nodiscard]] bool data_is_wellformed(const Header& header, const Group& group) const;
+  void add(const Header& header, const uint8_t* payload, Group* group, Slot* slot,
+           uint32_t version);
+  void break_for_the_gone(Nanos now, Group* group);
+  // ends
+  void break_group(Nanos now, Group* group, Breakage breakage);
+  void keep_house(Nanos now, Group* group);
+  void close_group(Group* group);
+  [[nodiscard]] bool evict_tombstone();
+  void purge_outgoing(const Group* group);
+  // sending
+  void send_result(Group* group, const Slot& slot, uint32_t version, uint64_t receivers);
+  void send_header(Header header, Group* group, uint64_t receivers);
+  void send_control(Header header, const uint8_t* body, size_t bytes, Group* group,
+                    uint64_t receivers);
+  void send_to(const Address& to, Header header, const uint8_t* body, size_t bytes, const Key* key);
+  void send_joined(Group* group, uint16_t rank);
+  void announce(Nanos now, Group* group, uint64_t receivers);
+  void push(Outgoing&& outgoing, uint64_t copies);
+
+  const SwitchConfig config_;
+  SwitchCounters counters_;
+  bool draining_ = false;
+  uint32_t next_stream_;
+  Nanos house_due_ = kNever;
+  std::map<std::pair<std::string, uint64_t>, std::unique_ptr<Job>> jobs_;
+  std::unordered_map<uint32_t, Group*> streams_;  // groups, tombstones too
+  std::deque<Outgoing> outgoing_;  // those before `sent_` are handed out, kept for their bytes
+  size_t sent_ = 0;
+  std::deque<SwitchEvent> events_;
+};
+
+}  // namespace netfold
