@@ -151,7 +151,6 @@ enum nf_refusal {
   NF_REFUSAL_FULL = 6,
   NF_REFUSAL_DRAINING = 7,
   NF_REFUSAL_KEY_DIFFERS = 8,
-  NF_REFUSAL_MALFORMED = 9,
 };
 
 // Bytes of one element; 0 for a code that is none.

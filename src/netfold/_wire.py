@@ -116,7 +116,6 @@ class Refusal(IntEnum):
     FULL = 6
     DRAINING = 7
     KEY_DIFFERS = 8
-    MALFORMED = 9
 
 
 DTYPE_BYTES = {

@@ -1,0 +1,369 @@
+#include "io/endpoint.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+
+namespace netfold {
+namespace {
+
+// A blocked caller comes back this often, so that Python can run signal handlers: a signal that
+// came just before the caller slept, or to another thread, does not wake it.
+constexpr Nanos kSlice = 100 * kMillisecond;
+// How long the I/O thread leaves the socket alone after it met a caller that drives: longer than
+// the gap between two synchronous collectives, so that it stays out of a loop of them.
+constexpr Nanos kStepBack = 50 * kMillisecond;
+// A switch may start a little later than its workers.
+constexpr Nanos kUnreachableAfter = 3 * kSecond;
+
+std::chrono::steady_clock::time_point time_point(Nanos time) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
+}
+
+}  // namespace
+
+WorkerConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket& socket) {
+  WorkerConfig config = options.worker;
+  config.nonce = random_value<uint64_t>();
+  config.first_request = random_value<uint32_t>();
+
+  const size_t overhead =
+      NF_HEADER_BYTES + (socket.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
+  const size_t mtu = socket.path_mtu();
+  size_t payload = mtu > overhead ? mtu - overhead : 0;
+  if (config.payload_bytes_max > 0) payload = std::min<size_t>(payload, config.payload_bytes_max);
+  payload = std::min<size_t>(payload, NF_PAYLOAD_BYTES_MAX) / 8 * 8;
+  if (payload == 0) throw_system_error(EMSGSIZE, "the path MTU is too small");
+  config.payload_bytes_max = static_cast<uint16_t>(payload);
+
+  // What the kernel charges a receive buffer for one packet, generously.
+  const size_t cost = 2 * (payload + NF_HEADER_BYTES) + 1024;
+  const size_t held = std::max<size_t>(socket.receive_buffer_bytes() / cost, 1);
+  config.window_max = static_cast<uint16_t>(std::min<size_t>(config.window_max, held));
+  return config;
+}
+
+Endpoint::Endpoint(const EndpointOptions& options)
+    : process_(getpid()),
+      started_(monotonic_now()),
+      socket_(UdpSocket::connected(options.host, options.port, options.socket)),
+      config_(complete(options, socket_)),
+      path_(report(socket_)),
+      engine_(config_, started_),
+      pump_(&engine_, &socket_) {
+  path_["peer"] = socket_.peer();
+  path_["path_mtu"] = uint64_t{socket_.path_mtu()};
+  thread_ = start_background_thread("netfold-io", [this] { run(); });
+}
+
+Endpoint::~Endpoint() { close(kSecond); }
+
+bool Endpoint::orphaned() const noexcept { return getpid() != process_; }
+
+Endpoint::Lock Endpoint::lock() {
+  if (orphaned()) throw std::runtime_error("netfold: this endpoint belongs to the parent process");
+  return mutex_.lock_as_caller();
+}
+
+// ---- who drives ----
+
+void Endpoint::run() {
+  Lock lock = mutex_.unlocked();
+  lock.lock();
+  while (!stop_) {
+    io_watches_ = !driven_;
+    io_wakes_at_ = io_watches_ ? pump_.due() : monotonic_now() + kStepBack;
+    const Nanos wakes_at = io_wakes_at_;
+    const int descriptor = io_watches_ ? socket_.descriptor() : -1;
+    const bool for_writing = pump_.wants_to_write();
+    lock.unlock();
+    sleep_until(wakes_at, &io_wakeup_, descriptor, for_writing);
+    mutex_.lock_as_driver(&lock);
+    if (!driven_) turn();
+  }
+}
+
+// Drives the engine, or sleeps while another caller does, until `done`, the time is up, a signal
+// came or a slice is over.
+template <class Done>
+void Endpoint::drive(Lock* lock, Nanos timeout, const Done& done) {
+  const Nanos until = later(monotonic_now(), std::min(timeout, kSlice));
+  bool undisturbed = true;
+  while (!done() && undisturbed && monotonic_now() < until) {
+    if (driven_) {
+      ++sleeping_callers_;
+      changed_.wait_until(*lock, time_point(until));
+      --sleeping_callers_;
+    } else {
+      driven_ = true;
+      undisturbed = sleep_and_turn(lock, until);
+      driven_ = false;
+    }
+  }
+  if (driven_) return;
+  changed_.notify_all();  // a sleeping caller goes on
+  // Else the I/O thread does: within kStepBack by itself, which is early enough where the caller
+  // is about to come back or nothing is under way.
+  if (sleeping_callers_ == 0 && done() && !idle() && !io_watches_) io_wakeup_.signal();
+}
+
+bool Endpoint::sleep_and_turn(Lock* lock, Nanos until) {
+  driver_wakes_at_ = std::min(until, pump_.due());
+  const Nanos wakes_at = driver_wakes_at_;
+  const bool for_writing = pump_.wants_to_write();
+  lock->unlock();
+  const bool undisturbed =
+      sleep_until(wakes_at, &driver_wakeup_, socket_.descriptor(), for_writing);
+  mutex_.lock_as_driver(lock);
+  turn();
+  return undisturbed;
+}
+
+void Endpoint::turn() {
+  pump_.turn();
+  take_events();
+}
+
+// Sends what a command brought about and sees to it that whoever sleeps minds the new timers.
+// `deferred`: nobody needs to, the caller comes back at once to drive.
+void Endpoint::command_done(bool deferred) {
+  pump_.send();
+  take_events();
+  if (driven_) {
+    if (pump_.due() < driver_wakes_at_) driver_wakeup_.signal();
+  } else if (!deferred && (!io_watches_ || pump_.due() < io_wakes_at_)) {
+    io_wakeup_.signal();
+  }
+}
+
+bool Endpoint::idle() const {
+  return engine_.pending() == 0 && engine_.state() != WorkerState::hello &&
+         engine_.state() != WorkerState::joining && engine_.state() != WorkerState::waiting &&
+         engine_.state() != WorkerState::breaking;
+}
+
+// ---- what the engine reports ----
+
+void Endpoint::take_events() {
+  WorkerEvent event;
+  bool any = false;
+  while (engine_.poll_event(&event)) {
+    any = true;
+    switch (event.kind) {
+      case WorkerEvent::Kind::settled:
+        settled_ = true;
+        break;
+      case WorkerEvent::Kind::refused:
+        refusal_ = event.refused;
+        break;
+      case WorkerEvent::Kind::completed:
+        finish(event.sequence, event.ok, event.bytes_done);
+        break;
+      case WorkerEvent::Kind::late:
+        late_.push_back({event.sequence, event.ranks, engine_.progress()});
+        break;
+      case WorkerEvent::Kind::broken:
+      case WorkerEvent::Kind::left:
+        break;  // read from the engine's state
+    }
+  }
+  if (any) changed_.notify_all();
+}
+
+void Endpoint::finish(uint64_t sequence, bool ok, uint64_t bytes_done) {
+  const auto found = outcomes_.find(sequence);
+  if (found == outcomes_.end()) return;  // released before it was done
+  Outcome& outcome = found->second;
+  outcome.status = ok ? Outcome::ok : Outcome::failed;
+  outcome.bytes_done = bytes_done;
+  if (outcome.watched) watched_.push_back(sequence);
+}
+
+Endpoint::Outcome& Endpoint::outcome(uint64_t sequence) {
+  const auto found = outcomes_.find(sequence);
+  if (found == outcomes_.end()) {
+    throw UnknownSequence("no collective " + std::to_string(sequence));
+  }
+  return found->second;
+}
+
+// ---- joining ----
+
+const char* Endpoint::verdict(Nanos now) const {
+  if (settled_) return "settled";
+  if (refusal_) return "refused";
+  if (engine_.breakage().cause != 0) return "broken";
+  if (engine_.answered()) return now - engine_.last_heard() >= config_.lease ? "lost" : nullptr;
+  const bool refused = socket_.counters().port_refused > 0;
+  if (refused && now - started_ >= kUnreachableAfter) return "unreachable";
+  return now - started_ >= config_.lease ? "silent" : nullptr;
+}
+
+std::string Endpoint::join(Nanos timeout) {
+  Lock held = lock();
+  drive(&held, timeout, [this] { return verdict(monotonic_now()) != nullptr; });
+  const char* result = verdict(monotonic_now());
+  return result != nullptr ? result : "waiting";
+}
+
+// ---- collectives ----
+
+uint64_t Endpoint::submit(const Collective& collective, Nanos timeout, bool deferred) {
+  Lock held = lock();
+  if (closing_) throw std::runtime_error("netfold: the endpoint is closed");
+  const Nanos now = monotonic_now();
+  Collective with_deadline = collective;
+  with_deadline.deadline = later(now, timeout);
+  const uint64_t sequence = engine_.submit(now, with_deadline);
+  outcomes_[sequence] = {};
+  command_done(deferred);
+  return sequence;
+}
+
+uint64_t Endpoint::skip() {
+  Lock held = lock();
+  return engine_.skip();
+}
+
+int Endpoint::wait(uint64_t sequence, Nanos timeout) {
+  Lock held = lock();
+  drive(&held, timeout, [&] { return outcome(sequence).status != Outcome::pending; });
+  return outcome(sequence).status;
+}
+
+int Endpoint::test(uint64_t sequence) {
+  Lock held = lock();
+  return outcome(sequence).status;
+}
+
+void Endpoint::release(uint64_t sequence) {
+  Lock held = lock();
+  outcomes_.erase(sequence);
+}
+
+void Endpoint::watch(uint64_t sequence) {
+  Lock held = lock();
+  Outcome& wanted = outcome(sequence);
+  if (wanted.watched) return;
+  wanted.watched = true;
+  if (wanted.status != Outcome::pending) {
+    watched_.push_back(sequence);
+    changed_.notify_all();
+  }
+}
+
+std::vector<uint64_t> Endpoint::next_watched(Nanos timeout) {
+  Lock held = lock();
+  const Nanos until = later(monotonic_now(), std::min(timeout, kSlice));
+  changed_.wait_until(held, time_point(until), [this] { return !watched_.empty() || closed_; });
+  return std::exchange(watched_, {});
+}
+
+uint64_t Endpoint::bytes_done(uint64_t sequence) {
+  Lock held = lock();
+  return outcome(sequence).bytes_done;
+}
+
+// ---- what is known ----
+
+std::optional<Breakage> Endpoint::failure() {
+  Lock held = lock();
+  if (engine_.breakage().cause == 0) return std::nullopt;
+  return engine_.breakage();
+}
+
+std::optional<RefusedBody> Endpoint::refusal() {
+  Lock held = lock();
+  return refusal_;
+}
+
+uint64_t Endpoint::joined_ranks() {
+  Lock held = lock();
+  return engine_.joined();
+}
+
+std::vector<LateCollective> Endpoint::late() {
+  Lock held = lock();
+  return std::exchange(late_, {});
+}
+
+Counters Endpoint::counters() {
+  Lock held = lock();
+  Counters result;
+  add_counters(engine_.counters(), &result);
+  add_counters(socket_.counters(), &result);
+  add_counters(pump_.outbox(), &result);
+  result["short_datagrams"] = pump_.short_datagrams();
+  return result;
+}
+
+Report Endpoint::path() {
+  Lock held = lock();
+  const JoinedBody& settlement = engine_.settlement();
+  Report result = path_;
+  result["gso"] = socket_.gso();
+  result["payload_bytes"] = uint64_t{settlement.payload_bytes};
+  result["window"] = uint64_t{settlement.window};
+  result["stream"] = uint64_t{settlement.stream};
+  result["epoch"] = uint64_t{settlement.epoch};
+  result["round_trip_ns"] = static_cast<uint64_t>(engine_.round_trip());
+  return result;
+}
+
+std::string Endpoint::state() {
+  Lock held = lock();
+  return closed_ ? "closed" : name_of(engine_.state());
+}
+
+// ---- the end ----
+
+void Endpoint::abort() {
+  Lock held = lock();
+  if (closing_) return;
+  engine_.abort(monotonic_now());
+  command_done(false);
+}
+
+void Endpoint::close(Nanos linger) {
+  Lock held = lock();
+  const Nanos until = later(monotonic_now(), linger);
+  if (closing_) {  // another thread is at it
+    changed_.wait_until(held, time_point(later(until, kSecond)), [this] { return closed_; });
+    return;
+  }
+  closing_ = true;
+  engine_.leave(monotonic_now());
+  command_done(false);
+  // Where nobody listens any more there is nobody to tell; one refusal may be an older packet's.
+  const uint64_t refusals_max = socket_.counters().port_refused + 1;
+  const auto left = [&] {
+    return engine_.state() == WorkerState::left || socket_.counters().port_refused > refusals_max;
+  };
+  for (Nanos now = monotonic_now(); !left() && now < until; now = monotonic_now()) {
+    drive(&held, until - now, left);
+  }
+  stop_ = true;
+  fail_pending();
+  io_wakeup_.signal();
+  while (driven_) {  // that caller's collective has its outcome now
+    driver_wakeup_.signal();
+    changed_.wait(held);
+  }
+  held.unlock();
+  thread_.join();
+  held = lock();
+  socket_.close();
+  closed_ = true;
+  changed_.notify_all();
+}
+
+// Leaving has ended them already; this is for an engine that could not even leave.
+void Endpoint::fail_pending() {
+  for (auto& [sequence, outcome] : outcomes_) {
+    if (outcome.status == Outcome::pending) finish(sequence, false, 0);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace netfold

@@ -1,0 +1,196 @@
+"""Settings from the environment. A wrong value is one ConfigError that says what is expected."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from netfold import defaults
+from netfold._wire import PAYLOAD_BYTES_MAX
+from netfold.errors import ConfigError
+
+SECRET_CHARACTERS_MIN: Final = 16
+
+# Every variable that is read, and what it takes. The error texts and the documentation use it.
+VARIABLES: Final = {
+    "NETFOLD_SWITCH": "host:port of the switch, an IPv6 address as [address]:port",
+    "NETFOLD_JOB": f"a job name of 1 to {defaults.JOB_NAME_BYTES_MAX} bytes",
+    "NETFOLD_SECRET_FILE": "a file with the switch's secret, at least "
+    f"{SECRET_CHARACTERS_MIN} characters",
+    "NETFOLD_IFNAME": "the name of the network interface that leads to the switch",
+    "NETFOLD_TIMEOUT": "seconds a collective may take when the script sets no timeout",
+    "NETFOLD_JOIN_TIMEOUT": "seconds forming a group may take",
+    "NETFOLD_LEASE": "seconds without a sign of life before the switch counts as dead",
+    "NETFOLD_WINDOW": "chunks in flight, 8 to 4096",
+    "NETFOLD_PAYLOAD_BYTES": f"bytes of a chunk, 64 to {PAYLOAD_BYTES_MAX}, a multiple of 8",
+    "NETFOLD_OFFLOAD": "1 to use GSO and GRO where the kernel has them, 0 not to",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """Where a switch is."""
+
+    host: str  # as it was written: a name or a numeric address
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """What the environment of a worker says; times in seconds."""
+
+    switch: Address | None
+    job: str = defaults.JOB
+    secret: bytes | None = None  # 16 bytes
+    interface: str = ""
+    timeout_s: float | None = None
+    join_timeout_s: float = defaults.JOIN_TIMEOUT_S
+    lease_s: float = defaults.LEASE_S
+    window_max: int = defaults.WINDOW_MAX
+    payload_bytes_max: int = defaults.PAYLOAD_BYTES_MAX
+    offload: bool = True
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Config:
+    """Reads NETFOLD_*. Raises ConfigError."""
+    env = os.environ if environment is None else environment
+    _refuse_misspelt(env)
+    switch = env.get("NETFOLD_SWITCH", "")
+    return Config(
+        switch=parse_address("NETFOLD_SWITCH", switch) if switch else None,
+        job=_job(env),
+        secret=_secret(env),
+        interface=_interface(env),
+        timeout_s=_seconds(env, "NETFOLD_TIMEOUT", None),
+        join_timeout_s=_seconds(env, "NETFOLD_JOIN_TIMEOUT", None) or defaults.JOIN_TIMEOUT_S,
+        lease_s=_seconds(env, "NETFOLD_LEASE", None) or defaults.LEASE_S,
+        window_max=_integer(env, "NETFOLD_WINDOW", defaults.WINDOW_MAX, 8, 4096),
+        payload_bytes_max=_payload_bytes(env),
+        offload=_integer(env, "NETFOLD_OFFLOAD", 1, 0, 1) == 1,
+    )
+
+
+def require_switch(config: Config) -> Address:
+    """The switch's address, or the ConfigError of those who forgot to name it."""
+    if config.switch is None:
+        raise ConfigError(
+            "NETFOLD_SWITCH is not set: name the switch as host:port, or start the script with "
+            "`netfold run --nproc 2 script.py`, which starts a switch on this machine"
+        )
+    return config.switch
+
+
+def parse_address(source: str, text: str, *, port_min: int = 1) -> Address:
+    """ "host:port" or "[IPv6]:port"; `source` names the variable or option in the error."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not colon or not host or bracketed != (":" in host):
+        raise _wrong(source, text, "host:port, an IPv6 address as [address]:port")
+    if not port.isascii() or not port.isdigit() or not port_min <= int(port) <= 65535:
+        raise _wrong(source, text, f"a port from {port_min} to 65535 after the last colon")
+    return Address(host=host, port=int(port))
+
+
+def resolve(address: Address) -> str:
+    """The numeric address, as this machine resolves it. Raises ConfigError."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(
+            f"the switch's host name {address.host!r} cannot be resolved here ({error}): "
+            "check NETFOLD_SWITCH, or name a numeric address"
+        ) from None
+    return str(found[0][4][0])
+
+
+def read_secret(source: str, file: str) -> bytes:
+    """The 16 bytes both sides make of a secret file; white space around it does not count."""
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise _wrong(source, file, f"a readable file ({error.strerror})") from None
+    if len(secret) < SECRET_CHARACTERS_MIN:
+        raise _wrong(source, file, f"a file of at least {SECRET_CHARACTERS_MIN} characters")
+    return hashlib.sha256(b"netfold secret\0" + secret).digest()[:16]
+
+
+def parse_bytes(source: str, text: str) -> int:
+    """A size such as 4096, 64MiB or 1GiB, in bytes. Raises ConfigError."""
+    units = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = units.get(text[len(digits) :].strip().lower())
+    if unit is None or not digits.isascii() or not digits.isdigit() or int(digits) == 0:
+        raise _wrong(source, text, "a size such as 65536, 64MiB or 1GiB")
+    return int(digits) * unit
+
+
+def _wrong(source: str, value: str, expected: str) -> ConfigError:
+    return ConfigError(f"{source}={value!r} is wrong: expected {expected}")
+
+
+def _refuse_misspelt(env: Mapping[str, str]) -> None:
+    for name in sorted(env):
+        if name.startswith("NETFOLD_") and name not in VARIABLES:
+            near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.9)
+            if near:
+                raise ConfigError(f"{name} is not a setting of netfold: did you mean {near[0]}?")
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float | None) -> float | None:
+    text = env.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e6:
+        raise _wrong(name, text, VARIABLES[name])
+    return value
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = env.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise _wrong(name, text, VARIABLES[name])
+    return int(text)
+
+
+def _payload_bytes(env: Mapping[str, str]) -> int:
+    name = "NETFOLD_PAYLOAD_BYTES"
+    value = _integer(env, name, defaults.PAYLOAD_BYTES_MAX, 64, PAYLOAD_BYTES_MAX)
+    if value % 8:
+        raise _wrong(name, env[name], VARIABLES[name])
+    return value
+
+
+def _job(env: Mapping[str, str]) -> str:
+    job = env.get("NETFOLD_JOB", "") or defaults.JOB
+    if len(job.encode()) > defaults.JOB_NAME_BYTES_MAX:
+        raise _wrong("NETFOLD_JOB", job, VARIABLES["NETFOLD_JOB"])
+    return job
+
+
+def _secret(env: Mapping[str, str]) -> bytes | None:
+    file = env.get("NETFOLD_SECRET_FILE", "")
+    return read_secret("NETFOLD_SECRET_FILE", file) if file else None
+
+
+def _interface(env: Mapping[str, str]) -> str:
+    name = env.get("NETFOLD_IFNAME", "")
+    names = [known for _, known in socket.if_nameindex()]
+    if name and name not in names:
+        raise _wrong("NETFOLD_IFNAME", name, f"one interface of this machine: {', '.join(names)}")
+    return name

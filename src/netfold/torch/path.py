@@ -1,0 +1,116 @@
+"""Which path collectives took and why: counted always, said once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+SWITCH: Final = "switch"  # added in the network
+GLOO: Final = "gloo"  # carried by the inner backend
+LOCAL: Final = "local"  # nothing to send: a group of one, an empty tensor
+
+_lock = threading.Lock()
+_open: list[Usage] = []
+_closed: Usage
+
+
+class Usage:
+    """What one group's collectives used."""
+
+    def __init__(self, name: str, ranks: Sequence[int]) -> None:
+        self.name = name
+        self.ranks = list(ranks)  # global
+        self.collectives: Counter[str] = Counter()  # by path
+        self.bytes: Counter[str] = Counter()  # by path: of the tensors, not of packets
+        self.reasons: Counter[str] = Counter()  # why not the switch
+
+    def count(self, path: str, size_bytes: int, reason: str = "") -> None:
+        """One collective more."""
+        with _lock:
+            self.collectives[path] += 1
+            self.bytes[path] += size_bytes
+            if reason:
+                self.reasons[reason] += 1
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, bytes and shares by path."""
+        total = sum(self.bytes.values())
+        paths = {
+            path: {
+                "collectives": self.collectives[path],
+                "bytes": self.bytes[path],
+                "share": self.bytes[path] / total if total else 0.0,
+            }
+            for path in sorted(self.collectives)
+        }
+        return {"paths": paths, "reasons": dict(self.reasons)}
+
+    def add(self, other: Usage) -> None:
+        """Takes over what `other` counted."""
+        self.collectives.update(other.collectives)
+        self.bytes.update(other.bytes)
+        self.reasons.update(other.reasons)
+
+
+_closed = Usage("closed groups", [])
+
+
+def open_usage(name: str, ranks: Sequence[int]) -> Usage:
+    """Counters for a new group, seen by report()."""
+    usage = Usage(name, ranks)
+    with _lock:
+        _open.append(usage)
+    return usage
+
+
+def close_usage(usage: Usage) -> None:
+    """The group is gone: its counts go into the total of all closed ones. Idempotent."""
+    with _lock:
+        if usage in _open:
+            _open.remove(usage)
+            _closed.add(usage)
+
+
+def report() -> dict[str, Any]:
+    """See netfold.report()."""
+    with _lock:
+        total = Usage("all", [])
+        for usage in [*_open, _closed]:
+            total.add(usage)
+        groups = [{"name": u.name, "ranks": u.ranks, **u.summary()} for u in _open]
+        result = {**total.summary(), "groups": groups}
+    result["text"] = _text(result)
+    return result
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [
+        f"{path}: {used['collectives']:,} collectives, {used['bytes']:,} bytes, "
+        f"{used['share']:.1%} of all"
+        for path, used in result["paths"].items()
+    ]
+    lines += [f"not in the switch, {why}: {count:,}" for why, count in result["reasons"].items()]
+    return "\n".join(lines) if lines else "no collective yet"
+
+
+def speed_against_ring(size: int, switch_ports: int) -> float:
+    """Expected speed over a ring's, with `switch_ports` ports as fast as a worker's link.
+
+    A ring moves 2(N-1)/N of the tensor over every link each way; through a switch it is once, but
+    N workers share the switch's ports.
+    """
+    return min(1.0, switch_ports / size) * 2 * (size - 1) / size
+
+
+def start_line(switch: str, path: dict[str, int | str | bool], size: int, gloo: str) -> str:
+    """What is in use and why, and what to expect of it."""
+    return (
+        f"all_reduce of dense float32 and int32/int64 goes through the switch at {switch} "
+        f"(NETFOLD_SWITCH), {size} workers, float32 added in rank order, "
+        f"chunks of {path['payload_bytes']} bytes, window {path['window']}; everything else "
+        f"through gloo on {gloo}. Expected speed: {speed_against_ring(size, size):.2f} x a ring's "
+        f"if the switch has a port for each worker, {speed_against_ring(size, 1):.2f} x with one "
+        "port for all (assuming ports as fast as the workers' links)"
+    )
