@@ -1,0 +1,37 @@
+"""Processes a test started, and whether they are gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def children(process: int) -> list[int]:
+    """Those of all threads of `process`."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def wait_for_children(process: int, count: int, seconds_max: float = 30.0) -> list[int]:
+    """Once there are `count`, or after `seconds_max`."""
+    deadline = time.monotonic() + seconds_max
+    while len(found := children(process)) < count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def left_alive(processes: Sequence[int], seconds_max: float = 10.0) -> list[int]:
+    """Those still there after at most `seconds_max`; one that only its parent has not read yet is
+    gone."""
+    deadline = time.monotonic() + seconds_max
+    while (found := [pid for pid in processes if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
