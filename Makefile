@@ -13,6 +13,8 @@ BUILD := build/native
 # Stamps: .venv with everything it needs from outside, and our own package installed into it.
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
+# An editable install knows the Python files by name, so a new one asks for another install.
+NAMES := build/python_files.txt
 
 NATIVE := $(shell find native -name "*.cpp" -o -name "*.h")
 TORCH := $(shell grep "^torch==" constraints.txt)
@@ -20,7 +22,7 @@ PACKAGES = PYTHON=$(PYTHON) tools/system_packages.sh
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-native test-python lint fmt wire bench clean
+.PHONY: FORCE help setup demo test test-native test-python lint fmt wire bench clean
 
 help: ## this list
 	@awk -F ":[^\#]*\#\# " "/^[a-z-]+:.*\#\# / {printf \"  make %-12s %s\n\", \$$1, \$$2}" Makefile
@@ -39,8 +41,14 @@ $(DEPENDENCIES): constraints.txt
 	$(BIN)/python -m pip install --quiet --requirement constraints.txt
 	@touch $@
 
+$(NAMES): FORCE
+	@mkdir -p $(@D)
+	@find src -name "*.py" | sort | cmp -s - $@ || find src -name "*.py" | sort > $@
+
+FORCE:
+
 # Python sources are used where they lie; only what is compiled, or changes the metadata, is here.
-$(INSTALLED): $(DEPENDENCIES) pyproject.toml CMakeLists.txt README.md \
+$(INSTALLED): $(DEPENDENCIES) $(NAMES) pyproject.toml CMakeLists.txt README.md \
   $(filter-out native/tests/%,$(NATIVE))
 	@$(PACKAGES) setup
 	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt \

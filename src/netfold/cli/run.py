@@ -1,0 +1,75 @@
+"""`netfold run`: torchrun on this machine, with a switch of its own unless one is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from netfold import config
+from netfold._native import SwitchServer
+from netfold.errors import ConfigError
+
+NPROC_MAX = 64
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The training script.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    nproc: Annotated[int, typer.Option(help="Training processes, 1 to 64.")] = 2,
+    switch: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="A running switch; else one is started.")
+    ] = "",
+) -> None:
+    """Runs SCRIPT in NPROC processes under torchrun; exits as torchrun does."""
+    if not 1 <= nproc <= NPROC_MAX:
+        raise ConfigError(f"--nproc={nproc} is wrong: expected 1 to {NPROC_MAX}")
+    if not Path(script).is_file():
+        raise ConfigError(f"there is no script {script!r}")
+    named = switch or os.environ.get("NETFOLD_SWITCH", "")
+    if named:
+        config.parse_address("--switch" if switch else "NETFOLD_SWITCH", named)
+    server = None if named else SwitchServer(host="127.0.0.1")
+    address = named if server is None else f"127.0.0.1:{server.port}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={nproc}", script, *(arguments or [])]
+    try:
+        code = _run(command, {**os.environ, "NETFOLD_SWITCH": address})
+    finally:
+        if server is not None:
+            server.stop()
+    raise typer.Exit(code)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Runs torchrun, hands SIGINT and SIGTERM on, and returns its exit code."""
+    child = subprocess.Popen(command, env=environment)
+    with _forwarded(child):
+        while True:
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                continue
+            return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, _frame: FrameType | None) -> None:
+        # A terminal's Ctrl-C reached the child by itself; torchrun takes a second one well.
+        child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
