@@ -14,9 +14,11 @@ def children(process: int) -> list[int]:
 
 
 def wait_for_children(process: int, count: int, seconds_max: float = 30.0) -> list[int]:
-    """Once there are `count`, or after `seconds_max`."""
+    """Once there are `count`, or after `seconds_max`, or when `process` has ended."""
     deadline = time.monotonic() + seconds_max
-    while len(found := children(process)) < count and time.monotonic() < deadline:
+    while len(found := children(process)) < count and alive(process):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.02)
     return found
 

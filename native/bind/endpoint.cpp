@@ -103,8 +103,8 @@ void bind_endpoint(nb::module_& module) {
            "retransmit_min_ns"_a = kDefaults.retransmit_min,
            "late_after_ns"_a = kDefaults.late_after, "bind_device"_a = "")
       .def("join", method(&Endpoint::join), "timeout_ns"_a, WithoutGil())
-      .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a,
-           "timeout_ns"_a, "deferred"_a, WithoutGil())
+      .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a, "timeout_ns"_a,
+           "deferred"_a, WithoutGil())
       .def("skip", method(&Endpoint::skip), WithoutGil())
       .def("wait", method(&Endpoint::wait), "sequence"_a, "timeout_ns"_a, WithoutGil())
       .def("test", method(&Endpoint::test), "sequence"_a, WithoutGil())

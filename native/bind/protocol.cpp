@@ -87,7 +87,8 @@ auto writer(Fields* fields) {
   return [fields](const char* name, const auto& field) { (*fields)[name] = field; };
 }
 
-nb::bytes seal(const Fields& fields, const nb::bytes& payload, const std::optional<nb::bytes>& key) {
+nb::bytes seal(const Fields& fields, const nb::bytes& payload,
+               const std::optional<nb::bytes>& key) {
   Header header;
   const Reader reader(fields);
   for_each_field(header, reader);
@@ -146,8 +147,8 @@ std::pair<std::string, std::vector<Fields>> slot_add(const std::vector<Fields>& 
                                                      uint32_t slots) {
   Heads heads = read_heads(fields);
   const uint32_t version = nf_slot_version(chunk, slots);
-  const nf_slot_verdict verdict = nf_slot_add(
-      &heads[version], &heads[1 - version], nf_slot_owner(stream, chunk), member, target, slots);
+  const nf_slot_verdict verdict = nf_slot_add(&heads[version], &heads[1 - version],
+                                              nf_slot_owner(stream, chunk), member, target, slots);
   std::vector<Fields> after(heads.size());
   for (size_t i = 0; i < heads.size(); ++i) for_each_head_field(heads[i], writer(&after[i]));
   return {name_of(verdict), after};
@@ -213,8 +214,7 @@ void bind_protocol(nb::module_& module) {
   module.def("decode_packet", decode, "datagram"_a, "key"_a.none());
   module.def("slot_add", slot_add, "heads"_a, "stream"_a, "chunk"_a, "member"_a, "target"_a,
              "slots"_a);
-  module.def("slot_probe", slot_probe, "heads"_a, "stream"_a, "chunk"_a, "member"_a,
-             "slots"_a);
+  module.def("slot_probe", slot_probe, "heads"_a, "stream"_a, "chunk"_a, "member"_a, "slots"_a);
   module.def("fold", fold_bytes, "op"_a, "dtype"_a, "accumulator"_a, "addend"_a,
              "kernel_set"_a = "");
   module.def("kernel_sets", kernel_sets);

@@ -22,10 +22,10 @@ Result run(uint64_t seed, uint32_t workers, uint32_t collectives, const std::str
                                             .faults = faults,
                                             .trace = trace});
   Result result{
-      {"ok", report.ok},           {"error", report.error},
-      {"faults", report.faults},   {"outcome", report.outcome},
-      {"trace", report.trace},     {"workers", uint64_t{report.workers}},
-      {"events", report.events},   {"virtual_ns", report.virtual_ns},
+      {"ok", report.ok},         {"error", report.error},
+      {"faults", report.faults}, {"outcome", report.outcome},
+      {"trace", report.trace},   {"workers", uint64_t{report.workers}},
+      {"events", report.events}, {"virtual_ns", report.virtual_ns},
       {"digest", report.digest},
   };
   for (const auto& [name, value] : report.counters) result[name] = value;

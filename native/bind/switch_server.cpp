@@ -31,7 +31,9 @@ void construct(Owner<SwitchServer>* self, std::string host, uint16_t port,
   new (self) Owner<SwitchServer>(options);
 }
 
-uint16_t port(const Owner<SwitchServer>& self) { return (*self).port(); }
+uint16_t port(const Owner<SwitchServer>& self) {
+  return (*self).port();
+}
 
 std::vector<Report> events(const Owner<SwitchServer>& self) {
   std::vector<Report> result;

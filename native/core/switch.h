@@ -119,6 +119,7 @@ class Switch {
   void close_group(Group* group);
   [[nodiscard]] bool evict_tombstone();
   void purge_outgoing(const Group* group);
+  void report(SwitchEvent&& event);
   // sending
   void send_result(Group* group, const Slot& slot, uint32_t version, uint64_t receivers);
   void send_header(Header header, Group* group, uint64_t receivers);

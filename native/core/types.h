@@ -17,6 +17,15 @@ inline constexpr Nanos kMicrosecond = 1'000;
 inline constexpr Nanos kMillisecond = 1'000'000;
 inline constexpr Nanos kSecond = 1'000'000'000;
 
+// Bitmaps of a group's members, by rank.
+constexpr uint64_t bit_of(uint32_t rank) {
+  return uint64_t{1} << rank;
+}
+
+constexpr uint64_t all_of(uint32_t size) {
+  return size == 64 ? ~uint64_t{0} : bit_of(size) - 1;
+}
+
 // Where a packet came from: bytes only the driver understands (a socket address and the local
 // address it arrived at). Engines store, compare and hand them back.
 struct Address {

@@ -11,14 +11,6 @@ constexpr uint32_t kJoinsBeforeNewCookie = 5;
 constexpr Nanos kRetransmitMax = 200 * kMillisecond;
 constexpr uint32_t kBackoffMax = 8;
 
-constexpr uint64_t bit_of(uint32_t rank) {
-  return uint64_t{1} << rank;
-}
-
-constexpr uint64_t all_of(uint32_t size) {
-  return size == 64 ? ~uint64_t{0} : bit_of(size) - 1;
-}
-
 }  // namespace
 
 Worker::Worker(const WorkerConfig& config, Nanos now)

@@ -28,8 +28,7 @@ WorkerConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket&
   config.nonce = random_value<uint64_t>();
   config.first_request = random_value<uint32_t>();
 
-  const size_t overhead =
-      NF_HEADER_BYTES + (socket.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
+  const size_t overhead = NF_HEADER_BYTES + (socket.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
   const size_t mtu = socket.path_mtu();
   size_t payload = mtu > overhead ? mtu - overhead : 0;
   if (config.payload_bytes_max > 0) payload = std::min<size_t>(payload, config.payload_bytes_max);
@@ -57,9 +56,13 @@ Endpoint::Endpoint(const EndpointOptions& options)
   thread_ = start_background_thread("netfold-io", [this] { run(); });
 }
 
-Endpoint::~Endpoint() { close(kSecond); }
+Endpoint::~Endpoint() {
+  close(kSecond);
+}
 
-bool Endpoint::orphaned() const noexcept { return getpid() != process_; }
+bool Endpoint::orphaned() const noexcept {
+  return getpid() != process_;
+}
 
 Endpoint::Lock Endpoint::lock() {
   if (orphaned()) throw std::runtime_error("netfold: this endpoint belongs to the parent process");

@@ -34,7 +34,7 @@ struct UnknownSequence : std::out_of_range {
 
 struct LateCollective {
   uint64_t sequence = 0;
-  uint64_t missing = 0;             // bitmap of ranks
+  uint64_t missing = 0;            // bitmap of ranks
   std::vector<uint32_t> progress;  // last collective of each rank
 };
 

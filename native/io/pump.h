@@ -1,4 +1,5 @@
-// Moves packets between a socket and an engine, and keeps the engine's timers. No threads, no locks.
+// Moves packets between a socket and an engine, and keeps the engine's timers. No threads, no
+// locks.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,8 @@ class Pump {
   [[nodiscard]] const OutboxCounters& outbox() const { return outbox_.counters(); }
 
  private:
-  static constexpr size_t kFullTurnsMax = 1024;  // some receive buffers full of the smallest packets
+  static constexpr size_t kFullTurnsMax =
+      1024;  // some receive buffers full of the smallest packets
 
   void split(Nanos now, const Received& received) {
     size_t at = 0;

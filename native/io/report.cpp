@@ -10,7 +10,7 @@ namespace {
 template <class Struct>
 struct Name {
   const char* name;
-  uint64_t Struct::*field;
+  uint64_t Struct::* field;
 };
 
 constexpr Name<WorkerCounters> kWorkerNames[] = {
@@ -100,10 +100,18 @@ const char* name_of(SwitchEvent::Kind kind) noexcept {
 
 }  // namespace
 
-void add_counters(const WorkerCounters& from, Counters* to) { add_named(from, kWorkerNames, to); }
-void add_counters(const SwitchCounters& from, Counters* to) { add_named(from, kSwitchNames, to); }
-void add_counters(const SocketCounters& from, Counters* to) { add_named(from, kSocketNames, to); }
-void add_counters(const OutboxCounters& from, Counters* to) { add_named(from, kOutboxNames, to); }
+void add_counters(const WorkerCounters& from, Counters* to) {
+  add_named(from, kWorkerNames, to);
+}
+void add_counters(const SwitchCounters& from, Counters* to) {
+  add_named(from, kSwitchNames, to);
+}
+void add_counters(const SocketCounters& from, Counters* to) {
+  add_named(from, kSocketNames, to);
+}
+void add_counters(const OutboxCounters& from, Counters* to) {
+  add_named(from, kOutboxNames, to);
+}
 
 Report report(const SwitchEvent& event) {
   const Breakage& why = event.breakage;

@@ -21,12 +21,13 @@
 namespace netfold {
 namespace {
 
-constexpr size_t kReceiveBytesMax = 65'536;  // the largest datagram, and the largest GRO super-packet
+constexpr size_t kReceiveBytesMax =
+    65'536;  // the largest datagram, and the largest GRO super-packet
 // What one receive() takes should still be in the cache when it is processed.
 constexpr size_t kReceiveBytesWanted = 256 << 10;
 constexpr size_t kReceiveBatchMin = 4;
-constexpr int kEcnCapable = 2;               // ECT(0) in the two ECN bits of TOS or traffic class
-constexpr int kReceiveErrorsMax = 4;         // in a row: pending ICMP errors before what has arrived
+constexpr int kEcnCapable = 2;        // ECT(0) in the two ECN bits of TOS or traffic class
+constexpr int kReceiveErrorsMax = 4;  // in a row: pending ICMP errors before what has arrived
 
 union SocketAddress {
   sockaddr any;
@@ -44,7 +45,9 @@ struct alignas(cmsghdr) Control {
 // An Address is the remote socket address followed by the local IP address.
 static_assert(sizeof(sockaddr_in6) + sizeof(in6_addr) <= Address::kBytesMax);
 
-size_t socket_address_bytes(bool ipv6) { return ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in); }
+size_t socket_address_bytes(bool ipv6) {
+  return ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
 
 SocketAddress parse_address(const std::string& host, uint16_t port, socklen_t* bytes) {
   addrinfo hints{};
@@ -193,7 +196,9 @@ struct UdpSocket::Buffers {
   }
 };
 
-void UdpSocket::Deleter::operator()(Buffers* buffers) const noexcept { delete buffers; }
+void UdpSocket::Deleter::operator()(Buffers* buffers) const noexcept {
+  delete buffers;
+}
 
 UdpSocket::UdpSocket(int family, const SocketOptions& options)
     : descriptor_(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP)),
@@ -314,8 +319,8 @@ size_t UdpSocket::receive_many() {
   for (size_t i = 0; i < batch_; ++i) buffers_->prepare(i);
   for (int errors = 0; errors < kReceiveErrorsMax;) {
     ++counters_.receive_calls;
-    const int got = recvmmsg(descriptor(), buffers_->headers.data(),
-                             static_cast<unsigned>(batch_), 0, nullptr);
+    const int got =
+        recvmmsg(descriptor(), buffers_->headers.data(), static_cast<unsigned>(batch_), 0, nullptr);
     if (got >= 0) {
       const auto count = static_cast<size_t>(got);
       for (size_t i = 0; i < count; ++i) buffers_->finish(i, buffers_->headers[i].msg_len);

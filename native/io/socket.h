@@ -26,10 +26,10 @@ struct SocketCounters {
   uint64_t receive_calls = 0;  // system calls
   uint64_t send_calls = 0;
   uint64_t receive_errors = 0;
-  uint64_t send_errors = 0;    // messages the kernel would not send
-  uint64_t send_too_big = 0;   // of these: larger than the path MTU has become
-  uint64_t gso_refused = 0;    // UDP_SEGMENT failed when it was used; it is off since
-  uint64_t port_refused = 0;   // ICMP said that nobody listens at the peer's port
+  uint64_t send_errors = 0;   // messages the kernel would not send
+  uint64_t send_too_big = 0;  // of these: larger than the path MTU has become
+  uint64_t gso_refused = 0;   // UDP_SEGMENT failed when it was used; it is off since
+  uint64_t port_refused = 0;  // ICMP said that nobody listens at the peer's port
 };
 
 // Packets to one destination that share a system call's overhead: all of `segment_bytes`, the last

@@ -8,11 +8,13 @@
 namespace netfold {
 namespace {
 
-constexpr Nanos kStopWithin = kSecond * 9 / 10;   // of stop(), until all members know
-constexpr Nanos kSlice = 100 * kMillisecond;      // as in endpoint.cpp
-constexpr size_t kEventsMax = 4096;               // nobody reads them: the oldest go
+constexpr Nanos kStopWithin = kSecond * 9 / 10;  // of stop(), until all members know
+constexpr Nanos kSlice = 100 * kMillisecond;     // as in endpoint.cpp
+constexpr size_t kEventsMax = 4096;              // nobody reads them: the oldest go
 
-std::chrono::nanoseconds nanoseconds(Nanos time) { return std::chrono::nanoseconds(time); }
+std::chrono::nanoseconds nanoseconds(Nanos time) {
+  return std::chrono::nanoseconds(time);
+}
 
 }  // namespace
 
@@ -34,9 +36,13 @@ SwitchServer::SwitchServer(const SwitchServerOptions& options)
   thread_ = start_background_thread("netfold-switch", [this] { run(); });
 }
 
-SwitchServer::~SwitchServer() { stop(); }
+SwitchServer::~SwitchServer() {
+  stop();
+}
 
-bool SwitchServer::orphaned() const noexcept { return getpid() != process_; }
+bool SwitchServer::orphaned() const noexcept {
+  return getpid() != process_;
+}
 
 SwitchServer::Lock SwitchServer::lock() {
   if (orphaned()) throw std::runtime_error("netfold: this switch belongs to the parent process");

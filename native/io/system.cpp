@@ -85,7 +85,8 @@ bool sleep_until(Nanos deadline, Wakeup* wakeup, int socket, bool for_writing) n
     timeout.tv_sec = static_cast<time_t>(left / kSecond);
     timeout.tv_nsec = static_cast<long>(left % kSecond);
   }
-  const int ready = ppoll(waits.data(), waits.size(), deadline == kNever ? nullptr : &timeout, nullptr);
+  const int ready =
+      ppoll(waits.data(), waits.size(), deadline == kNever ? nullptr : &timeout, nullptr);
   if (ready > 0 && waits[0].revents != 0) wakeup->clear();
   return ready >= 0;
 }

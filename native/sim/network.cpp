@@ -36,7 +36,9 @@ Address Network::address(uint16_t endpoint) const {
   return make_address(endpoint, endpoints_[endpoint - 1u].binding);
 }
 
-void Network::rebind(uint16_t endpoint) { ++endpoints_[endpoint - 1u].binding; }
+void Network::rebind(uint16_t endpoint) {
+  ++endpoints_[endpoint - 1u].binding;
+}
 
 void Network::send(const Address& from, const Address& to, std::span<const uint8_t> head,
                    std::span<const uint8_t> payload) {

@@ -103,7 +103,7 @@ class Network {
   const uint64_t seed_;
   bool healed_ = false;
   std::vector<Endpoint> endpoints_;  // endpoint e at e - 1
-  std::deque<Packet> packets_;  // a delivery may send: references stay valid
+  std::deque<Packet> packets_;       // a delivery may send: references stay valid
   std::vector<uint32_t> free_;
   NetworkCounters counters_;
 };

@@ -11,7 +11,9 @@ namespace {
 constexpr uint32_t kQuietBit = 0x0040'0000;
 constexpr uint32_t kDefaultNan = 0xFFC0'0000;
 
-bool is_nan(uint32_t bits) { return std::isnan(std::bit_cast<float>(bits)); }
+bool is_nan(uint32_t bits) {
+  return std::isnan(std::bit_cast<float>(bits));
+}
 
 uint32_t add_floats(uint32_t a, uint32_t b) {
   if (is_nan(a)) return a | kQuietBit;
@@ -77,7 +79,9 @@ uint32_t draw_float(Random* random, bool specials) {
 
 }  // namespace
 
-size_t element_bytes(const CollectivePlan& plan) { return nf_dtype_bytes(plan.dtype); }
+size_t element_bytes(const CollectivePlan& plan) {
+  return nf_dtype_bytes(plan.dtype);
+}
 
 std::vector<uint8_t> make_input(const CollectivePlan& plan, uint32_t rank) {
   Random random(derive_seed(plan.content_seed, rank));
@@ -103,11 +107,9 @@ std::vector<uint8_t> make_reference(const CollectivePlan& plan, uint32_t ranks) 
       fold_tensor<uint32_t>(&sum, input,
                             [op](uint32_t a, uint32_t b) { return fold_float(op, a, b); });
     } else if (plan.dtype == NF_DTYPE_INT32) {
-      fold_tensor<int32_t>(&sum, input,
-                           [op](int32_t a, int32_t b) { return fold_int(op, a, b); });
+      fold_tensor<int32_t>(&sum, input, [op](int32_t a, int32_t b) { return fold_int(op, a, b); });
     } else {
-      fold_tensor<int64_t>(&sum, input,
-                           [op](int64_t a, int64_t b) { return fold_int(op, a, b); });
+      fold_tensor<int64_t>(&sum, input, [op](int64_t a, int64_t b) { return fold_int(op, a, b); });
     }
   }
   if (op != NF_OP_AVG) return sum;

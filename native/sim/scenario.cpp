@@ -15,12 +15,28 @@ struct FaultDraw {
 
 constexpr uint32_t kFirstBreaking = 13;
 constexpr FaultDraw kFaults[kFaultCount] = {
-    {"loss", 350'000},   {"burst", 150'000},  {"oneway", 80'000},        {"dup", 300'000},
-    {"reorder", 300'000}, {"corrupt", 250'000}, {"delay", 250'000},        {"late", 120'000},
-    {"freeze", 150'000}, {"forge", 250'000},  {"double", 80'000},        {"rebind", 150'000},
-    {"switch-freeze", 60'000}, {"frozen", 2},  {"partition", 2},          {"death", 5},
-    {"timeout", 3},      {"abort", 3},        {"mismatch", 5},           {"quit", 2},
-    {"switch-death", 1}, {"drain", 1},
+    {"loss", 350'000},
+    {"burst", 150'000},
+    {"oneway", 80'000},
+    {"dup", 300'000},
+    {"reorder", 300'000},
+    {"corrupt", 250'000},
+    {"delay", 250'000},
+    {"late", 120'000},
+    {"freeze", 150'000},
+    {"forge", 250'000},
+    {"double", 80'000},
+    {"rebind", 150'000},
+    {"switch-freeze", 60'000},
+    {"frozen", 2},
+    {"partition", 2},
+    {"death", 5},
+    {"timeout", 3},
+    {"abort", 3},
+    {"mismatch", 5},
+    {"quit", 2},
+    {"switch-death", 1},
+    {"drain", 1},
 };
 
 uint32_t draw_breaking(Random* random) {
@@ -117,12 +133,14 @@ class Draw {
                          : chosen < 4 ? wrap - random_.octaves(1, 2000)
                          : chosen < 5 ? (wrap >> 1) - random_.octaves(1, 2000)
                                       : random_.next() >> 1;
-    config.receive_buffer_bytes = random_.chance(200'000) ? random_.octaves(1 << 14, 1 << 20)
-                                                          : uint64_t{1} << 20;
-    config.window_max = static_cast<uint16_t>(random_.chance(500'000) ? 128 : random_.octaves(1, 128));
+    config.receive_buffer_bytes =
+        random_.chance(200'000) ? random_.octaves(1 << 14, 1 << 20) : uint64_t{1} << 20;
+    config.window_max =
+        static_cast<uint16_t>(random_.chance(500'000) ? 128 : random_.octaves(1, 128));
     short_lease_ = random_.chance(200'000);
     config.lease = short_lease_ ? 2 * kSecond : 5 * kSecond;
-    out_->wake_jitter_max = random_.chance(500'000) ? 0 : draw_nanos(&random_, 1000, 2 * kMillisecond);
+    out_->wake_jitter_max =
+        random_.chance(500'000) ? 0 : draw_nanos(&random_, 1000, 2 * kMillisecond);
     draw_payload_scale();
   }
 
@@ -153,7 +171,9 @@ class Draw {
       const uint64_t drawn = kind < 6   ? random_.between(2, 4)
                              : kind < 9 ? random_.between(4, 8)
                                         : random_.between(9, 16);
-      config.size = static_cast<uint16_t>(workers != 0 ? workers : groups == 2 ? (drawn + 3) / 2 : drawn);
+      config.size = static_cast<uint16_t>(workers != 0  ? workers
+                                          : groups == 2 ? (drawn + 3) / 2
+                                                        : drawn);
       out_->groups.push_back({static_cast<uint32_t>(out_->workers.size()), config.size, {}});
       draw_workers(g, config);
     }
@@ -192,8 +212,8 @@ class Draw {
   uint64_t payload_bytes(const GroupPlan& group) const {
     uint64_t bytes = out_->switch_config.payload_bytes_max;
     for (uint32_t i = 0; i < group.size; ++i) {
-      bytes = std::min<uint64_t>(
-          bytes, out_->workers[group.first_worker + i].config.payload_bytes_max);
+      bytes =
+          std::min<uint64_t>(bytes, out_->workers[group.first_worker + i].config.payload_bytes_max);
     }
     return bytes & ~uint64_t{7};
   }
@@ -211,9 +231,10 @@ class Draw {
       plan.skipped = random_.chance(60'000);
       const uint64_t per_chunk = payload_bytes(group) / element_bytes(plan);
       const uint64_t kind = random_.below(10);
-      plan.elements = kind < 3   ? 1
-                      : kind < 5 ? 1 + random_.below(per_chunk)
-                                 : 1 + random_.below(per_chunk * (chunks_left / (kind < 8 ? 4 : 1) + 1));
+      plan.elements = kind < 3 ? 1
+                      : kind < 5
+                          ? 1 + random_.below(per_chunk)
+                          : 1 + random_.below(per_chunk * (chunks_left / (kind < 8 ? 4 : 1) + 1));
       chunks_left -= std::min(chunks_left, (plan.elements + per_chunk - 1) / per_chunk);
       group.collectives.push_back(plan);
     }
@@ -240,8 +261,8 @@ class Draw {
   void draw_network() {
     out_->heal_at = draw_nanos(&random_, 200 * kMillisecond, 30 * kSecond);
     PathFaults common;
-    common.delay = draw_nanos(&random_, kMicrosecond, has(kFaultDelay) ? 80 * kMillisecond
-                                                                       : 200 * kMicrosecond);
+    common.delay = draw_nanos(&random_, kMicrosecond,
+                              has(kFaultDelay) ? 80 * kMillisecond : 200 * kMicrosecond);
     if (random_.chance(600'000)) common.jitter_max = draw_nanos(&random_, 1, common.delay);
     draw_path_faults(&common);
     const bool all = random_.chance(500'000);
@@ -357,7 +378,8 @@ class Draw {
     const bool everybody = random_.chance(500'000);
     for (WorkerPlan& worker : out_->workers) {
       if (&worker == &late || worker.group != late.group) continue;
-      if (everybody || random_.chance(500'000)) worker.timeout = random_.between(kSecond, 9 * kSecond);
+      if (everybody || random_.chance(500'000))
+        worker.timeout = random_.between(kSecond, 9 * kSecond);
     }
   }
 
@@ -369,8 +391,8 @@ class Draw {
     if (worker.oddity != Oddity::skip) return;
     // Somebody must send something afterwards that shows it.
     const auto later = plans.begin() + worker.odd_sequence;
-    const bool shown = std::any_of(later, plans.end(),
-                                   [](const CollectivePlan& plan) { return !plan.skipped; });
+    const bool shown =
+        std::any_of(later, plans.end(), [](const CollectivePlan& plan) { return !plan.skipped; });
     if (!shown) worker.oddity = Oddity::elements;
   }
 
@@ -389,7 +411,9 @@ class Draw {
 
 }  // namespace
 
-const char* fault_name(uint32_t index) { return kFaults[index].name; }
+const char* fault_name(uint32_t index) {
+  return kFaults[index].name;
+}
 
 bool draw_scenario(uint64_t seed, uint32_t workers, uint32_t collectives,
                    const std::string& fault_list, Scenario* out) {

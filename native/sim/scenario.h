@@ -38,9 +38,9 @@ enum Fault : uint32_t {
   kFaultDrain = 1u << 21,
 };
 inline constexpr uint32_t kFaultCount = 22;
-inline constexpr uint32_t kNetworkFaults =
-    kFaultLoss | kFaultBurst | kFaultOneWay | kFaultDuplicate | kFaultReorder | kFaultCorrupt |
-    kFaultDelay | kFaultPartition;
+inline constexpr uint32_t kNetworkFaults = kFaultLoss | kFaultBurst | kFaultOneWay |
+                                           kFaultDuplicate | kFaultReorder | kFaultCorrupt |
+                                           kFaultDelay | kFaultPartition;
 
 [[nodiscard]] const char* fault_name(uint32_t index);
 

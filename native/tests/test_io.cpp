@@ -74,8 +74,9 @@ void on_all_ranks(uint16_t size, const Body& body) {
 
 using Group = std::vector<std::unique_ptr<Endpoint>>;
 
-Group open_group(uint16_t port, uint16_t size,
-                 const std::function<void(EndpointOptions*)>& adjust = [](EndpointOptions*) {}) {
+Group open_group(
+    uint16_t port, uint16_t size,
+    const std::function<void(EndpointOptions*)>& adjust = [](EndpointOptions*) {}) {
   Group group(size);
   on_all_ranks(size, [&](uint16_t rank) {
     EndpointOptions options = options_for(port, rank, size);
@@ -359,7 +360,7 @@ void test_outbox_expands_and_packs(bool offload) {
 }
 
 void test_signal_ends_a_wait() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) {};
   sigaction(SIGUSR1, &action, nullptr);
   SwitchServer server({});

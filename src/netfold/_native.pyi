@@ -76,7 +76,7 @@ class Endpoint:
     def joined_ranks(self) -> int:
         """Bitmap of the members the aggregator has seen."""
     def late(self) -> list[tuple[int, int, list[int]]]:
-        """Since the last call: (sequence, bitmap of the ranks missing, per-rank last collective)."""
+        """Since the last call: (sequence, bitmap of missing ranks, per-rank last collective)."""
     def abort(self) -> None:
         """Breaks the group on all members; idempotent."""
     def close(self, linger_ns: int = ...) -> None:

@@ -1,0 +1,78 @@
+// What a switch remembers of jobs, groups, members and slots. Private to the switch engine.
+#pragma once
+
+#include "core/switch.h"
+
+namespace netfold {
+
+inline constexpr Nanos kHousePeriod = 100 * kMillisecond;
+
+struct Switch::Member {
+  uint64_t nonce = 0;
+  Nanos last_heard = 0;
+  uint32_t last_request = 0;
+  uint32_t collective = 0;  // the last it submitted
+  uint16_t payload_bytes_max = 0;
+  uint16_t window_max = 0;
+};
+
+struct Switch::Version {
+  uint64_t chunk = 0;
+  uint64_t fingerprint = 0;
+  uint32_t collective = 0;
+  uint32_t counter = 0;  // transmission of the last contributor's packet
+  uint16_t elements = 0;
+  uint16_t first_rank = 0;
+  uint16_t fold_next = 0;  // ranks below are in the sum, where rank order counts
+  uint8_t op = 0;
+  uint8_t dtype = 0;
+  bool counted = false;  // a simulator's packets without bytes
+};
+
+struct Switch::Slot {
+  nf_slot_head heads[2] = {};
+  Version versions[2];
+  uint8_t* sums[2] = {};
+  uint64_t early_ranks = 0;  // of the version that collects: kept aside for rank order
+  std::unique_ptr<uint8_t[]> early;
+};
+
+struct Switch::Job {
+  std::string name;
+  uint64_t incarnation = 0;
+  Key key{};
+  std::map<uint64_t, std::unique_ptr<Group>> groups;
+};
+
+struct Switch::Group {
+  Job* job = nullptr;
+  uint64_t id = 0;
+  uint16_t size = 0;
+  uint8_t refusal = 0;  // decided once for all members
+  bool settled = false;
+  bool broken = false;
+  bool closed = false;  // slots are released; what remains answers who broke it
+  uint32_t stream = 0;
+  uint32_t epoch = 1;
+  uint64_t joined = 0;
+  uint64_t left = 0;
+  uint64_t dead = 0;
+  std::vector<Member> members;
+  std::vector<Address> addresses;
+  uint16_t payload_bytes = 0;
+  uint16_t window = 0;
+  uint64_t stride = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<Slot> slots;
+  std::unique_ptr<uint8_t[]> sums;
+  Breakage breakage{};
+  uint64_t unacknowledged = 0;
+  uint32_t announcements = 0;
+  Nanos announce_due = kNever;
+  Nanos ended_at = 0;
+
+  [[nodiscard]] uint64_t target() const { return all_of(size); }
+  [[nodiscard]] uint64_t present() const { return joined & ~left & ~dead; }
+};
+
+}  // namespace netfold
