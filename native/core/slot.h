@@ -88,6 +88,7 @@ static inline enum nf_slot_verdict nf_slot_add(struct nf_slot_head* head,
     head->added = 0;
     head->received = 0;
     head->ranks = 0;
+    head->last = 0;
     head->state = NF_SLOT_COLLECTING;
   }
   head->added |= bit;

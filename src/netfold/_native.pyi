@@ -162,7 +162,9 @@ def slot_add(
 ) -> tuple[str, list[dict[str, int]]]:
     """slot.h on the two heads of a slot: (verdict, heads afterwards)."""
 
-def slot_probe(heads: list[dict[str, int]], stream: int, chunk: int, slots: int) -> str: ...
+def slot_probe(
+    heads: list[dict[str, int]], stream: int, chunk: int, member: int, slots: int
+) -> str: ...
 def fold(op: int, dtype: int, accumulator: bytes, addend: bytes, kernel_set: str = "") -> bytes: ...
 def kernel_sets() -> list[str]:
     """The kernel sets this machine can run, best first."""

@@ -71,7 +71,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def __init__(self, formation: Formation, who: Membership, timeout: timedelta) -> None:
         # The overload for subclasses in Python takes no store; the stubs do not know it.
-        super().__init__(who.rank, who.size)  # type: ignore[call-arg, arg-type]
+        super().__init__(who.rank, who.size)  # type: ignore[call-arg]
         self._member = formation.member
         self._usage = path.open_usage(who.name, who.ranks)
         self._why_not = formation.reason
