@@ -32,7 +32,7 @@ def test_every_python_block_of_the_readme_runs(tmp_path: Path) -> None:
         script = tmp_path / f"block{number}.py"
         script.write_text(block)
         command = [*NETFOLD, "run", "--nproc", "2", str(script)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert ran.returncode == 0, ran.stderr
 
 

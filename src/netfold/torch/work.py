@@ -41,7 +41,7 @@ class Transfer:
         """Copies the result where it belongs, unless it is there already."""
         if not self._copied:
             return
-        pieces = self.buffer.split([tensor.numel() for tensor in self.tensors])  # type: ignore[no-untyped-call]
+        pieces = torch.split(self.buffer, [tensor.numel() for tensor in self.tensors])
         for tensor, piece in zip(self.tensors, pieces, strict=True):
             tensor.detach().copy_(piece.view(tensor.shape))
 
