@@ -91,22 +91,28 @@ void Switch::on_member_packet(Nanos now, const Address& from, const Header& head
       counters_.probes_rx += 1;
       return on_probe(header, group);
     case NF_TYPE_HEARTBEAT:
+    case NF_TYPE_LEAVE:
+    case NF_TYPE_ABORT:
+    case NF_TYPE_ACK:
       if (!is_fresh(header, group)) return;
       group->addresses[header.rank] = from;  // a fresh tagged packet: reply where it came from
+      return on_control(now, header, datagram, group);
+    default:
+      counters_.unexpected += 1;
+  }
+}
+
+void Switch::on_control(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
+  switch (header.type) {
+    case NF_TYPE_HEARTBEAT:
       if (group->broken) announce(now, group, bit_of(header.rank));
       return on_heartbeat(header, group);
     case NF_TYPE_LEAVE:
-      if (!is_fresh(header, group)) return;
-      group->addresses[header.rank] = from;
       return on_leave(now, header, group);
     case NF_TYPE_ABORT:
-      if (!is_fresh(header, group)) return;
       return on_abort(now, header, datagram, group);
-    case NF_TYPE_ACK:
-      if (is_fresh(header, group)) group->unacknowledged &= ~bit_of(header.rank);
-      return;
-    default:
-      counters_.unexpected += 1;
+    default:  // Ack
+      group->unacknowledged &= ~bit_of(header.rank);
   }
 }
 

@@ -103,6 +103,7 @@ class Switch {
   // the packets of a settled group
   void on_member_packet(Nanos now, const Address& from, const Header& header,
                         const Datagram& datagram, Group* group);
+  void on_control(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void on_probe(const Header& header, Group* group);
   void on_heartbeat(const Header& header, Group* group);

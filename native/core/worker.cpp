@@ -433,11 +433,6 @@ void Worker::handle_silence(Nanos now) {
   if (!member) return;
   // Nobody called us for long: this process was stopped, and the silence is our own.
   if (heartbeat_due_ != kNever && now - heartbeat_due_ > config_.heartbeat) last_heard_ = now;
-  if (request_.type == NF_TYPE_ABORT && now >= request_.started_at + config_.abort_patience) {
-    breakage_ = own_abort_;
-    events_.push_back({.kind = WorkerEvent::Kind::broken});
-    return fail_all();
-  }
   if (now - last_heard_ <= config_.lease) return;
   if (state_ == WorkerState::breaking) return fail_all();
   break_alone(NF_CAUSE_AGGREGATOR_LOST, 0);
@@ -450,8 +445,6 @@ Nanos Worker::poll_timeout() const {
       if (request_.type != NF_TYPE_ABORT) due = std::min(due, active.what.deadline);
     due = std::min(due, late_due());
   }
-  if (request_.type == NF_TYPE_ABORT)
-    due = std::min(due, request_.started_at + config_.abort_patience);
   if (ack_due_ || !queue_.empty()) due = std::min(due, last_heard_);
   return due;
 }
@@ -571,11 +564,7 @@ void Worker::leave(Nanos now) {
 // --- sending ------------------------------------------------------------------------------------
 
 void Worker::request(Nanos now, uint8_t type) {
-  request_ = {.type = type,
-              .first_id = next_request_,
-              .last_id = next_request_,
-              .due = now,
-              .started_at = now};
+  request_ = {.type = type, .first_id = next_request_, .last_id = next_request_, .due = now};
 }
 
 bool Worker::poll_transmit(Nanos now, Transmit* out) {
@@ -604,8 +593,11 @@ bool Worker::poll_transmit(Nanos now, Transmit* out) {
 }
 
 void Worker::fill_request(Nanos now, Transmit* out) {
-  if (request_.type == NF_TYPE_JOIN && state_ == WorkerState::joining &&
-      request_.repeats >= kJoinsBeforeNewCookie) {
+  // A NAT that gave us another address has made our cookie a wrong one.
+  bool const unanswered = state_ == WorkerState::joining
+                              ? request_.repeats >= kJoinsBeforeNewCookie
+                              : now - last_heard_ > 3 * config_.heartbeat;
+  if (request_.type == NF_TYPE_JOIN && unanswered) {
     state_ = WorkerState::hello;
     request(now, NF_TYPE_HELLO);
   }

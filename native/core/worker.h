@@ -34,7 +34,6 @@ struct WorkerConfig {
   Nanos probe_max = kSecond;                  // a waiting lane probes no less often than this
   Nanos request_repeat = 100 * kMillisecond;  // control messages, doubling up to a heartbeat
   Nanos late_after = 10 * kSecond;
-  Nanos abort_patience = kSecond;  // for the aggregator's answer to an Abort
 };
 
 struct Collective {
@@ -152,7 +151,6 @@ class Worker {
     uint32_t last_id = 0;  // each transmission takes a new id
     uint32_t repeats = 0;
     Nanos due = kNever;
-    Nanos started_at = 0;
   };
 
   // receiving

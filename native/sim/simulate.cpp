@@ -1,20 +1,18 @@
 #include "sim/simulate.h"
 
-#include "sim/scenario.h"
+#include "sim/simulation.h"
 
 namespace netfold {
 
 SimulationReport simulate(const SimulationOptions& options) {
-  SimulationReport report;
   Scenario scenario;
   if (!draw_scenario(options.seed, options.workers, options.collectives, options.faults,
                      &scenario)) {
+    SimulationReport report;
     report.error = "unknown fault in \"" + options.faults + "\"";
     return report;
   }
-  report.faults = describe_faults(scenario.faults);
-  report.workers = static_cast<uint32_t>(scenario.workers.size());
-  return report;
+  return Simulation(scenario, options.trace).run();
 }
 
 }  // namespace netfold
