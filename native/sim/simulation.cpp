@@ -254,7 +254,15 @@ void Simulation::forge() {
   if (kind >= 3 && !scenario_.forger.blind && !seen_.empty()) {
     bytes = seen_;
     replay = kind == 4;  // byte for byte, from another address
-    if (!replay) bytes[3 + forger_random_.below(NF_HEADER_BYTES - 3)] ^= 0x10;
+    // What it makes of one has a right CRC, so that only the tag gives it away.
+    if (!replay) {
+      bytes[4 + forger_random_.below(NF_CRC_COVERS_BYTES - 4)] ^=
+          static_cast<uint8_t>(1u << forger_random_.below(8));
+      const Key guess{forger_random_.next(), forger_random_.next()};
+      const bool body = bytes.size() > NF_HEADER_BYTES;
+      seal_packet(bytes.data(), body ? bytes.data() + NF_HEADER_BYTES : nullptr,
+                  bytes.size() - NF_HEADER_BYTES, &guess);
+    }
   }
   const uint16_t victim = static_cast<uint16_t>(forger_random_.below(actors_.size() + 1));
   const Address nowhere = make_address(60'000, 0);
