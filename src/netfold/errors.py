@@ -98,6 +98,6 @@ LEAVES: dict[str, type[NetfoldError]] = {
 }
 
 
-def from_code(code: str, message: str) -> NetfoldError:
+def from_code(code: str, message: str, ranks: Iterable[int]) -> NetfoldError:
     """The error another process told us of, in the type it has there."""
-    return LEAVES.get(code, NetfoldError)(message)
+    return LEAVES.get(code, NetfoldError)(message, ranks=ranks)

@@ -262,7 +262,7 @@ class _Meeting:
         if self._store.check([TROUBLE]):
             told = json.loads(self._store.get(TROUBLE))
             self._store.add(TOLD, 1)
-            raise from_code(told["code"], told["message"])
+            raise from_code(told["code"], told["message"], told["ranks"])
         waited_s = time.monotonic() - self._started
         where = f"forming group {self.who.name!r} of {self.who.size}"
         if waited_s >= self._limit_s:
@@ -281,12 +281,13 @@ class _Meeting:
 def _tell_trouble(store: Store, who: Membership, error: BaseException) -> None:
     """Lets the others raise what we raise, and gives them a moment to read it."""
     own = who.ranks[who.rank]
-    told = {"code": "aborted", "message": f"rank {own} gave up forming the group: {error!r}"}
+    reason = f"rank {own} gave up forming the group: {error!r}"
+    told: dict[str, object] = {"code": "aborted", "message": reason, "ranks": [own]}
     if isinstance(error, NetfoldError):
         message = error.message
         if isinstance(error, ConfigError):
             message = f"rank {own}: {message}"
-        told = {"code": error.code, "message": message}
+        told = {"code": error.code, "message": message, "ranks": error.ranks}
     try:
         if store.check([TROUBLE]):
             return  # it came from there

@@ -167,6 +167,9 @@ class ProcessGroup(dist.ProcessGroup):
     def _delegate(self, name: str, inner_name: str, args: Any, kwargs: Any) -> dist.Work:
         self._number(name, (*args, *kwargs.values()), self._why_not or name)
         run: Callable[..., dist.Work] = getattr(self._inner, inner_name)
+        if name == "reduce" and self.rank() != args[1].rootRank:
+            # Gloo leaves partial sums on those on the way to the target (T42).
+            return run([tensor.clone() for tensor in args[0]], *args[1:], **kwargs)
         if name in _IN_PLACE and args and _has_gaps(args[0]):
             return _on_copy(args[0], lambda copy: run([copy], *args[1:], **kwargs))
         return run(*args, **kwargs)

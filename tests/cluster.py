@@ -1,0 +1,120 @@
+"""Real processes for tests: a `netfold switch`, and ranks that run a function of a module."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DEADLINE_S = 60.0
+
+
+class Switch:
+    """`netfold switch` as a process."""
+
+    def __init__(self, folder: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
+        port_file = folder / f"port{time.monotonic_ns()}"
+        command = [sys.executable, "-c", "from netfold.cli import main; main()", "switch", "--json"]
+        command += ["--listen", listen, "--port-file", str(port_file), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()  # "listening", written after the port file
+        self.address = port_file.read_text().strip()
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        host, _, port = self.address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+    def events(self) -> list[dict[str, Any]]:
+        """All it printed; call it after the end."""
+        assert self.process.stdout is not None
+        return [json.loads(line) for line in self.process.stdout]
+
+
+@contextmanager
+def running_switch(folder: Path, *options: str, **more: str) -> Iterator[Switch]:
+    switch = Switch(folder, *options, **more)
+    try:
+        yield switch
+    finally:
+        switch.stop()
+
+
+@dataclass
+class Rank:
+    """One rank's process; what it prints is a line of JSON each."""
+
+    process: subprocess.Popen[str]
+
+    def read(self) -> Any:
+        """The next line; the test's own timeout bounds it."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"rank ended with {self.process.wait()}: {self.stderr()}"
+        return json.loads(line)
+
+    def stderr(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def end(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def ranks(
+    program: str, size: int, address: str = "", *, arguments: tuple[str, ...] = (), **env: str
+) -> Iterator[list[Rank]]:
+    """`size` processes that run a function of tests/programs.py, with a store of their own."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    environment.pop("NETFOLD_SWITCH", None)
+    if address:
+        environment["NETFOLD_SWITCH"] = address
+    found = []
+    try:
+        for rank in range(size):
+            command = [sys.executable, str(ROOT / "tests" / "programs.py"), program, str(rank)]
+            process = subprocess.Popen(
+                [*command, str(size), str(store.port), *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            found.append(Rank(process))
+        yield found
+    finally:
+        for rank in found:
+            if rank.process.poll() is None:
+                rank.process.kill()
+            rank.process.wait()
+
+
+def outcomes(program: str, size: int, address: str, **more: Any) -> list[dict[str, Any]]:
+    """Runs it to the end; the one line of each rank."""
+    with ranks(program, size, address, **more) as members:
+        lines = [member.read() for member in members]
+        for member in members:
+            assert member.end() == 0, member.stderr()
+    return lines

@@ -1,0 +1,349 @@
+"""What ranks run in tests: `python tests/programs.py NAME RANK SIZE STORE_PORT [ARGUMENT …]`.
+
+Each prints JSON lines for the test that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import netfold
+
+
+def tell(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def wait_for_word() -> str:
+    """Until the test says something."""
+    return sys.stdin.readline().strip()
+
+
+def begin(rank: int, size: int, port: int, timeout_s: float | None = None) -> None:
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+    dist.init_process_group("netfold", store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def attempt(action: Callable[[], Any]) -> dict[str, Any]:
+    """Runs it; what it raised, and when."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {"error": "", "code": "", "text": "", "ranks": []}
+    try:
+        action()
+    except Exception as error:
+        facts.update(error=type(error).__name__, text=str(error))
+        if isinstance(error, netfold.NetfoldError):
+            facts.update(code=error.code, ranks=list(error.ranks), sequence=error.sequence)
+    facts["seconds"] = time.monotonic() - started
+    return facts
+
+
+def reduce_all(rank: int, size: int, port: int) -> None:
+    """Every dtype and op gloo has, natively or not, against plain arithmetic."""
+    begin(rank, size, port)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
+        check_reductions(rank, size, dtype)
+    for dtype in (torch.int32, torch.uint8, torch.int8):
+        check_reductions(rank, size, dtype)
+    flags = torch.tensor([True, rank == 0, False])
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    assert flags.tolist() == [True, True, False]
+    tell(paths=netfold.report()["paths"])
+    dist.destroy_process_group()
+
+
+def check_reductions(rank: int, size: int, dtype: torch.dtype) -> None:
+    inputs = [torch.arange(1, 4000).remainder(7).add(r + 1).to(dtype) for r in range(size)]
+    sums = torch.stack([x.to(torch.float64) for x in inputs])
+    expected = {
+        dist.ReduceOp.SUM: sums.sum(0),
+        dist.ReduceOp.MIN: sums.amin(0),
+        dist.ReduceOp.MAX: sums.amax(0),
+        dist.ReduceOp.PRODUCT: sums.prod(0),
+    }
+    for op, result in expected.items():
+        if result.max() > 200:  # would not fit into every dtype
+            continue
+        tensor = inputs[rank].clone()
+        dist.all_reduce(tensor, op=op)
+        assert torch.equal(tensor.to(torch.float64), result), (dtype, op)
+    if dtype == torch.float32:
+        tensor = inputs[rank].clone()
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        assert torch.equal(tensor, (sums.sum(0).to(dtype) / size))
+
+
+def shapes(rank: int, size: int, port: int) -> None:
+    """T32, T38, T43: layouts that are not contiguous, empty tensors, bit equality."""
+    begin(rank, size, port)
+    base = torch.arange(24.0).view(2, 3, 4)
+    views = {
+        "strided": torch.arange(40.0)[::4],
+        "transposed": base.clone().transpose(0, 2),
+        "channels last": torch.arange(48.0).view(1, 3, 4, 4).to(memory_format=torch.channels_last),
+        "slice": torch.arange(100.0).view(10, 10)[2:7, 3:8],
+    }
+    for name, view in views.items():
+        before = view.clone()
+        dist.all_reduce(view)
+        assert torch.equal(view, before * size), name
+    outside = torch.arange(40.0)
+    dist.all_reduce(outside[::4])
+    assert outside[1].item() == 1.0
+    refused = attempt(lambda: dist.all_reduce(torch.ones(1).expand(5)))
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+    dist.all_reduce(torch.ones(()))
+    torch.manual_seed(rank)
+    noise = torch.randn(100_003)
+    dist.all_reduce(noise)
+    gathered = [torch.empty_like(noise) for _ in range(size)]
+    dist.all_gather(gathered, noise)
+    same = all(torch.equal(noise.view(torch.int32), g.view(torch.int32)) for g in gathered)
+    tell(refused=refused, same=same)
+    dist.destroy_process_group()
+
+
+def collectives(rank: int, size: int, port: int) -> None:
+    """What is not all-reduce works through gloo; asynchronous, coalesced and future forms."""
+    begin(rank, size, port)
+    work = dist.all_reduce(torch.ones(1000), async_op=True)
+    assert work.wait(timedelta(seconds=20))
+    assert work.is_completed()
+    assert work.is_success()
+    tensor = torch.full((10,), float(rank))
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    doubled = future.then(lambda f: f.value()[0] * 2).wait()
+    assert doubled[0].item() == size * (size - 1)
+    many = [torch.full((n,), float(rank + 1)) for n in (1, 1000, 33)]
+    works = [dist.all_reduce(one, async_op=True) for one in many]
+    for one in reversed(works):
+        one.wait()
+    assert all(one[0].item() == size * (size + 1) / 2 for one in many)
+    with dist._coalescing_manager():
+        for one in many:
+            dist.all_reduce(one)
+    assert many[2][5].item() == size * size * (size + 1) / 2
+    check_delegated(rank, size)
+    check_groups(rank, size)
+    tell(ok=True)
+    dist.destroy_process_group()
+
+
+def check_delegated(rank: int, size: int) -> None:
+    tensor = torch.full((5,), float(rank))
+    dist.broadcast(tensor, src=size - 1)
+    assert tensor[0].item() == size - 1
+    target = torch.full((4,), float(rank + 1))
+    dist.reduce(target, dst=0)
+    # T42: who is no target keeps what it had.
+    assert target[0].item() == (size * (size + 1) / 2 if rank == 0 else rank + 1)
+    parts = [torch.empty(2) for _ in range(size)]
+    dist.all_gather(parts, torch.full((2,), float(rank)))
+    assert [part[0].item() for part in parts] == list(range(size))
+    joined = torch.empty(2 * size)
+    dist.all_gather_into_tensor(joined, torch.full((2,), float(rank)))
+    assert joined[-1].item() == size - 1
+    shard = torch.empty(2)
+    dist.reduce_scatter_tensor(shard, torch.ones(2 * size))
+    assert shard[0].item() == size
+    swapped = torch.empty(size)
+    dist.all_to_all_single(swapped, torch.full((size,), float(rank)))
+    assert swapped.tolist() == list(range(size))
+    if rank == 0:
+        dist.send(torch.ones(3) * 7, dst=1)
+    elif rank == 1:
+        got = torch.empty(3)
+        dist.recv(got, src=0)
+        assert got[0].item() == 7
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects[-1] == {"rank": size - 1}
+    dist.barrier()
+
+
+def check_groups(rank: int, size: int) -> None:
+    """Subgroups are independent (T39 for a group of one)."""
+    alone = [dist.new_group([r]) for r in range(size)][rank]
+    one = torch.ones(3)
+    dist.all_reduce(one, group=alone)
+    assert one[0].item() == 1
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        two = torch.ones(5000)
+        dist.all_reduce(two, group=pair)
+        assert two[0].item() == 2
+        dist.destroy_process_group(pair)
+    everybody = torch.ones(3)
+    dist.all_reduce(everybody)
+    assert everybody[0].item() == size
+
+
+def train(rank: int, size: int, port: int) -> None:
+    """DDP gives what one process gives on the whole batch."""
+    begin(rank, size, port)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+    alone = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+    alone.load_state_dict(model.state_dict())
+    parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.002)
+    batch, target = torch.randn(8 * size, 20), torch.randn(8 * size, 3)
+    mine = slice(8 * rank, 8 * rank + 8)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (parallel, alone)]
+    for _ in range(5):
+        for net, optimizer, rows in (
+            (parallel, optimizers[0], mine),
+            (alone, optimizers[1], slice(None)),
+        ):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(batch[rows]), target[rows]).backward()
+            optimizer.step()
+    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+    worst = max((a - b).abs().max().item() for a, b in pairs)
+    paths = netfold.report()["paths"]
+    tell(worst=worst, switch=paths["switch"]["collectives"] if "switch" in paths else 0)
+    dist.destroy_process_group()
+
+
+def disagree(rank: int, size: int, port: int, kind: str) -> None:
+    """The last rank calls something else (T11, T12)."""
+    begin(rank, size, port)
+    dist.all_reduce(torch.ones(3))
+    odd = rank == size - 1
+    tensor = torch.ones(1000 + (odd and kind == "numel"))
+    if odd and kind == "dtype":
+        tensor = tensor.to(torch.int32)
+    op = dist.ReduceOp.MAX if odd and kind == "op" else dist.ReduceOp.SUM
+    first = attempt(lambda: dist.all_reduce(tensor, op=op))
+    later = attempt(lambda: dist.all_reduce(torch.ones(3)))
+    tell(**first, later=later["code"])
+    dist.destroy_process_group()
+
+
+def lose(rank: int, size: int, port: int, what: str) -> None:
+    """The last rank ends or stops while the others reduce; the switch may die too."""
+    begin(rank, size, port)
+    dist.all_reduce(torch.ones(3))
+    tell(process=os.getpid())
+    if rank == size - 1 and what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == size - 1 and what == "leave":
+        dist.destroy_process_group()
+        return
+    if rank == size - 1 and what == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "switch":
+        wait_for_word()
+    tell(**attempt(lambda: dist.all_reduce(torch.ones(100_000))))
+    tell(**attempt(dist.destroy_process_group))
+
+
+def lose_ddp(rank: int, size: int, port: int) -> None:
+    """Under DDP torch hides the type; the code is in the text and the error on the group."""
+    begin(rank, size, port)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 10))
+    for _ in range(3):  # torch arranges its buckets, by way of gloo, before the third
+        model(torch.ones(2, 100)).sum().backward()
+    loss = model(torch.ones(2, 100)).sum()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    facts = attempt(loss.backward)
+    last = dist.group.WORLD.last_error  # type: ignore[union-attr]
+    tell(**facts, last=getattr(last, "code", ""))
+
+
+def out_of_time(rank: int, size: int, port: int, which: str) -> None:
+    """T19, T20: rank 1 never comes; whose timeout counts?"""
+    begin(rank, size, port, timeout_s=None if which == "wait" else 3.0)
+    dist.all_reduce(torch.ones(3))
+    if rank == 1:
+        wait_for_word()
+        tell(**attempt(lambda: dist.all_reduce(torch.ones(3))))
+        return
+    group: Any = dist.group.WORLD
+    options = dist.AllreduceOptions()
+    if which == "operation":
+        options.timeout = timedelta(seconds=0.5)
+    work = group.allreduce([torch.ones(1000)], options)
+    wait = work.wait if which != "wait" else lambda: work.wait(timedelta(seconds=0.7))
+    tell(**attempt(wait))
+    wait_for_word()
+    dist.destroy_process_group()
+
+
+def give_up(rank: int, size: int, port: int) -> None:
+    """T20, T22, T17: abort breaks the group for all; shutdown and abort in any order, twice."""
+    begin(rank, size, port)
+    dist.all_reduce(torch.ones(3))
+    group: Any = dist.group.WORLD
+    if rank == 0:
+        group.abort()
+        group.abort()
+    tell(**attempt(lambda: dist.all_reduce(torch.ones(1000))))
+    group.shutdown()
+    group.shutdown()
+    group.abort()
+    tell(**attempt(dist.destroy_process_group))
+
+
+def drop(rank: int, size: int, port: int) -> None:
+    """T17, T24: a Work nobody keeps, and destroy with work in flight."""
+    begin(rank, size, port)
+    for _ in range(50):
+        dist.all_reduce(torch.ones(10_000), async_op=True)
+    last = torch.ones(1000)
+    dist.all_reduce(last)
+    if rank == 0:
+        held = dist.all_reduce(torch.ones(1000), async_op=True)
+        ended = attempt(dist.destroy_process_group)
+        tell(ok=last[0].item() == size, destroy=ended, held=attempt(held.wait))
+    else:
+        tell(ok=last[0].item() == size)
+        wait_for_word()
+
+
+def form(rank: int, size: int, port: int) -> None:
+    """Only what forming a group says and takes."""
+    timeout_s = float(os.environ.get("TEST_TIMEOUT_S", "30"))
+    tell(**attempt(lambda: begin(rank, size, port, timeout_s)))
+
+
+def steps(rank: int, size: int, port: int, count: str) -> None:
+    """Reductions with known sums, a word from the test before the second half."""
+    begin(rank, size, port)
+    for step in range(int(count)):
+        if step == int(count) // 2:
+            tell(half=True)
+            wait_for_word()
+        tensor = torch.full((20_000,), float(rank + step))
+        dist.all_reduce(tensor)
+        assert tensor[-1].item() == size * step + size * (size - 1) / 2
+    group: Any = dist.group.WORLD
+    tell(counters=group._member.endpoint.counters())
+    dist.destroy_process_group()
+
+
+def huge(rank: int, size: int, port: int) -> None:
+    """T40: more than 2^31 bytes; offsets are 64 bits wide."""
+    begin(rank, size, port)
+    tensor = torch.full(((1 << 29) + 3,), rank + 1, dtype=torch.int32)
+    dist.all_reduce(tensor)
+    ends = [tensor[0].item(), tensor[1 << 28].item(), tensor[-1].item()]
+    tell(ends=ends, same=bool((tensor == 3).all()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:5]
+    globals()[name](*map(int, numbers), *sys.argv[5:])

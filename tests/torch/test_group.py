@@ -1,0 +1,97 @@
+"""The process group in real processes: results, other collectives, DDP."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import ROOT, Switch, outcomes, running_switch
+
+
+@pytest.fixture(scope="module")
+def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
+    with running_switch(tmp_path_factory.mktemp("switch")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_dtype_and_op_is_exact(switch: Switch, size: int) -> None:
+    for line in outcomes("reduce_all", size, switch.address):
+        assert line["paths"]["switch"]["collectives"] > 0
+        assert line["paths"]["gloo"]["collectives"] > 0
+
+
+def test_layouts_and_bits(switch: Switch) -> None:
+    """T32: never silently wrong. T38: nothing to reduce is done at once. T43: the same bits."""
+    for line in outcomes("shapes", 3, switch.address):
+        assert line["same"]
+        assert line["refused"]["code"] == "unsupported"
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_collectives_groups_and_futures(switch: Switch, size: int) -> None:
+    """T39, T42, and the table of what a backend must do."""
+    assert all(line["ok"] for line in outcomes("collectives", size, switch.address))
+
+
+@pytest.mark.parametrize("way", ["offload", "plain"])
+def test_ddp_equals_one_process(switch: Switch, way: str) -> None:
+    """The plain path (no GSO, GRO or recvmmsg) is kept alive here."""
+    offload = "1" if way == "offload" else "0"
+    for line in outcomes("train", 2, switch.address, NETFOLD_OFFLOAD=offload):
+        assert line["worst"] < 1e-6
+        assert line["switch"] >= 5
+
+
+def test_ipv6(tmp_path: Path) -> None:
+    with running_switch(tmp_path, listen="[::1]:0") as switch:
+        assert switch.address.startswith("[::1]:")
+        for line in outcomes("train", 2, switch.address):
+            assert line["worst"] < 1e-6
+
+
+def test_world_of_one_needs_no_switch() -> None:
+    """T39."""
+    (line,) = outcomes("train", 1, "")
+    assert line["worst"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_more_than_two_gib(switch: Switch) -> None:
+    """T40."""
+    for line in outcomes("huge", 2, switch.address):
+        assert line == {"ends": [3, 3, 3], "same": True}
+
+
+def test_import_torch_survives_a_name_clash() -> None:
+    code = (
+        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD']='0'\n"
+        "import torch.distributed as dist\n"
+        "dist.Backend.register_backend('netfold', lambda *a: None, devices=['cpu'])\n"
+        "from netfold.autoload import register; register(); print('alive')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert "alive" in ran.stdout
+    assert "taken" in ran.stderr
+
+
+def test_example_learns_digits() -> None:
+    command = [sys.executable, "-c", "from netfold.cli import main; main()", "run", "--nproc", "2"]
+    ran = subprocess.run(
+        [*command, str(ROOT / "examples" / "ddp_digits.py")],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    accuracy = float(ran.stdout.split("accuracy")[1].split()[0])
+    assert accuracy > 0.9
