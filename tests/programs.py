@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -331,6 +332,21 @@ def steps(rank: int, size: int, port: int, count: str) -> None:
         assert tensor[-1].item() == size * step + size * (size - 1) / 2
     group: Any = dist.group.WORLD
     tell(counters=group._member.endpoint.counters())
+    dist.destroy_process_group()
+
+
+def listen(rank: int, size: int, port: int) -> None:
+    """T07: which TCP ports this process listens on, with several groups formed."""
+    begin(rank, size, port)
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+    for group in groups:
+        dist.all_reduce(torch.ones(10), group=group)
+        dist.broadcast(torch.ones(10), src=0, group=group)
+    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    mine = {str(path.readlink()) for path in descriptors if os.path.lexists(path)}
+    rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
+    tell(ports=[int(address.rpartition(":")[2], 16) for address in listening], store=port)
     dist.destroy_process_group()
 
 

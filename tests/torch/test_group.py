@@ -61,6 +61,12 @@ def test_world_of_one_needs_no_switch() -> None:
     assert line["worst"] == 0
 
 
+def test_groups_listen_on_no_port_of_the_store(switch: Switch) -> None:
+    """T07: the store we are given is used; gloo's own ports are the system's choice."""
+    for line in outcomes("listen", 2, switch.address):
+        assert line["store"] not in line["ports"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_more_than_two_gib(switch: Switch) -> None:
