@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <chrono>
 
+#include "core/kernels.h"
+
 namespace netfold {
 namespace {
 
@@ -17,6 +19,23 @@ constexpr Nanos kStepBack = 50 * kMillisecond;
 // A switch may start a little later than its workers.
 constexpr Nanos kUnreachableAfter = 3 * kSecond;
 
+// The engine and the switch take these for granted: a Join with others is dropped as malformed.
+void check(const WorkerConfig& config) {
+  if (config.size < 2 || config.size > NF_CHILDREN_MAX) {
+    throw std::invalid_argument("a group has 2 to " + std::to_string(NF_CHILDREN_MAX) + " members");
+  }
+  if (config.rank >= config.size) throw std::invalid_argument("the rank is below the group's size");
+  if (config.window_max == 0) throw std::invalid_argument("a window has at least one chunk");
+  if (config.job.size() > kJobNameBytesMax) throw std::invalid_argument("the job's name is long");
+}
+
+void check(const Collective& collective) {
+  if (collective.elements == 0) throw std::invalid_argument("a collective has elements");
+  if (!kernel_exists(collective.op, collective.dtype)) {
+    throw std::invalid_argument("no kernel for this op and dtype");
+  }
+}
+
 std::chrono::steady_clock::time_point time_point(Nanos time) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
 }
@@ -25,6 +44,7 @@ std::chrono::steady_clock::time_point time_point(Nanos time) {
 
 WorkerConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket& socket) {
   WorkerConfig config = options.worker;
+  check(config);
   config.nonce = random_value<uint64_t>();
   config.first_request = random_value<uint32_t>();
 
@@ -196,7 +216,8 @@ Endpoint::Outcome& Endpoint::outcome(uint64_t sequence) {
 const char* Endpoint::verdict(Nanos now) const {
   if (settled_) return "settled";
   if (refusal_) return "refused";
-  if (engine_.breakage().cause != 0) return "broken";
+  // It was settled and broke before we heard of either: failure() says why.
+  if (engine_.breakage().cause != 0) return "settled";
   if (engine_.answered()) return now - engine_.last_heard() >= config_.lease ? "lost" : nullptr;
   const bool refused = socket_.counters().port_refused > 0;
   if (refused && now - started_ >= kUnreachableAfter) return "unreachable";
@@ -207,12 +228,14 @@ std::string Endpoint::join(Nanos timeout) {
   Lock held = lock();
   drive(&held, timeout, [this] { return verdict(monotonic_now()) != nullptr; });
   const char* result = verdict(monotonic_now());
+  if (closing_ && !settled_) throw std::runtime_error("netfold: the endpoint is closed");
   return result != nullptr ? result : "waiting";
 }
 
 // ---- collectives ----
 
 uint64_t Endpoint::submit(const Collective& collective, Nanos timeout, bool deferred) {
+  check(collective);
   Lock held = lock();
   if (closing_) throw std::runtime_error("netfold: the endpoint is closed");
   const Nanos now = monotonic_now();

@@ -420,6 +420,103 @@ void test_errors_name_what_failed() {
   }
 }
 
+template <class Error, class Call>
+bool throws(const Call& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+void test_wrong_arguments_are_refused() {
+  SwitchServer server({});
+  const auto refused = [&](const std::function<void(EndpointOptions*)>& adjust) {
+    EndpointOptions options = options_for(server.port(), 0, 2);
+    adjust(&options);
+    return throws<std::invalid_argument>([&] { const Endpoint endpoint(options); });
+  };
+  CHECK(refused([](EndpointOptions* options) { options->worker.size = 1; }));
+  CHECK(refused([](EndpointOptions* options) { options->worker.size = NF_CHILDREN_MAX + 1; }));
+  CHECK(refused([](EndpointOptions* options) { options->worker.rank = 2; }));
+  CHECK(refused([](EndpointOptions* options) { options->worker.window_max = 0; }));
+  CHECK(refused([](EndpointOptions* options) { options->worker.job.assign(65, 'x'); }));
+
+  const Group group = open_group(server.port(), 2);
+  std::vector<float> none;
+  std::vector<float> some(4);
+  CHECK(throws<std::invalid_argument>([&] { submit(group[0].get(), &none, true); }));
+  Collective unknown;
+  unknown.data = reinterpret_cast<uint8_t*>(some.data());
+  unknown.elements = some.size();
+  unknown.dtype = 99;
+  CHECK(throws<std::invalid_argument>([&] { group[0]->submit(unknown, kNever, true); }));
+  unknown.dtype = NF_DTYPE_BOOL;
+  CHECK(throws<std::invalid_argument>([&] { group[0]->submit(unknown, kNever, true); }));
+  check_all_reduce(group, 256, true);  // they took no sequence number
+}
+
+// Who ends an endpoint that still joins gets no verdict on the switch, and never waits.
+void test_join_of_what_was_ended() {
+  SwitchServer server({});
+  Endpoint endpoint(options_for(server.port(), 0, 2));
+  CHECK(endpoint.join(kSecond) == "waiting");
+  std::thread joiner([&] { CHECK(throws<std::runtime_error>([&] { join_group(&endpoint); })); });
+  usleep(20'000);
+  endpoint.close(kSecond);
+  joiner.join();
+  CHECK(throws<std::runtime_error>([&] { (void)endpoint.join(kSecond); }));
+}
+
+// A switch made of one socket: a packet with `body` to where `question` came from.
+void answer(UdpSocket* socket, const Address& to, const Header& question, uint8_t type,
+            const Key* key, std::span<const uint8_t> body) {
+  Header header;
+  header.type = type;
+  header.stream = key != nullptr ? 77 : 0;
+  header.dtype = NF_DTYPE_UINT8;
+  header.elements = static_cast<uint16_t>(body.size());
+  header.counter = question.counter;
+  std::vector<uint8_t> bytes(NF_HEADER_BYTES);
+  encode_header(header, bytes.data());
+  seal_packet(bytes.data(), body.data(), body.size(), key);
+  Message message;
+  message.clear(&to);
+  message.append(bytes.data(), bytes.size(), body.data(), body.size());
+  CHECK(socket->send({&message, 1}) == 1);
+}
+
+// The Joined that settles a group is lost, and the group breaks before it is repeated.
+void test_join_of_a_group_that_broke() {
+  UdpSocket socket = UdpSocket::bound("127.0.0.1", 0, {});
+  const EndpointOptions options = options_for(socket.local_port(), 0, 2);
+  Endpoint endpoint(options);
+  std::string verdict = "waiting";
+  for (int turns = 0; verdict == "waiting" && turns < 50; ++turns) {
+    for (const Received& received : socket.receive()) {
+      const Datagram datagram{received.bytes, received.bytes + NF_HEADER_BYTES,
+                              received.size - NF_HEADER_BYTES};
+      Header question;
+      CHECK(decode_packet(datagram, &question) == PacketError::none);
+      uint8_t body[kControlBytesMax];
+      if (question.type == NF_TYPE_HELLO) {
+        const size_t bytes = encode(CookieBody{.cookie = 5}, body);
+        answer(&socket, received.from, question, NF_TYPE_COOKIE, nullptr, {body, bytes});
+      } else if (question.type == NF_TYPE_JOIN) {
+        const size_t bytes = encode(Breakage{.cause = NF_CAUSE_GONE, .ranks = 2}, body);
+        answer(&socket, received.from, question, NF_TYPE_GONE, &options.worker.key, {body, bytes});
+      }
+    }
+    verdict = endpoint.join(20 * kMillisecond);
+  }
+  CHECK(verdict == "settled");
+  CHECK(endpoint.failure()->cause == NF_CAUSE_GONE);
+  CHECK(endpoint.failure()->ranks == 2);
+  std::vector<float> data(8, 1.0F);
+  CHECK(wait_for(&endpoint, submit(&endpoint, &data, true)) == 2);
+}
+
 }  // namespace
 }  // namespace netfold
 
@@ -443,4 +540,7 @@ int main() {
   test_signal_ends_a_wait();
   test_forked_child_is_refused();
   test_errors_name_what_failed();
+  test_wrong_arguments_are_refused();
+  test_join_of_what_was_ended();
+  test_join_of_a_group_that_broke();
 }

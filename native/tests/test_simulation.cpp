@@ -3,5 +3,9 @@
 #include "tests/check.h"
 
 int main() {
-  for (uint64_t seed = 0; seed < 200; ++seed) CHECK(netfold::simulate({.seed = seed}).ok);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    netfold::SimulationOptions options;
+    options.seed = seed;
+    CHECK(netfold::simulate(options).ok);
+  }
 }
