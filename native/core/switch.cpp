@@ -32,8 +32,7 @@ Switch::~Switch() = default;
 // --- receiving ----------------------------------------------------------------------------------
 
 void Switch::handle_packet(Nanos now, const Address& from, const Datagram& datagram) {
-  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
-  sent_ = 0;
+  discard_sent();
   counters_.packets_rx += 1;
   counters_.bytes_rx += NF_HEADER_BYTES + datagram.payload_bytes;
   Header header;
@@ -105,7 +104,7 @@ void Switch::on_member_packet(Nanos now, const Address& from, const Header& head
 void Switch::on_control(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
   switch (header.type) {
     case NF_TYPE_HEARTBEAT:
-      if (group->broken) announce(now, group, bit_of(header.rank));
+      if (group->broken) announce(group, bit_of(header.rank));
       return on_heartbeat(header, group);
     case NF_TYPE_LEAVE:
       return on_leave(now, header, group);
@@ -329,7 +328,7 @@ void Switch::on_abort(Nanos now, const Header& header, const Datagram& datagram,
     counters_.malformed += 1;
     return;
   }
-  if (group->broken) return announce(now, group, bit_of(header.rank));
+  if (group->broken) return announce(group, bit_of(header.rank));
   break_group(now, group,
               {.cause = body.cause, .ranks = bit_of(header.rank), .collective = body.collective});
 }
@@ -353,7 +352,7 @@ void Switch::break_group(Nanos now, Group* group, Breakage breakage) {
   group->ended_at = now;
   group->unacknowledged = group->present();
   group->announcements = 0;
-  announce(now, group, group->joined & ~group->left);
+  announce(group, group->joined & ~group->left);
   group->announce_due = now + config_.announce_repeat;
   house_due_ = std::min(house_due_, group->announce_due);
   report({.kind = SwitchEvent::Kind::group_broken,
@@ -375,8 +374,7 @@ void Switch::break_all(Nanos now) {
 
 void Switch::handle_timeout(Nanos now) {
   if (now < house_due_) return;
-  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
-  sent_ = 0;
+  discard_sent();
   house_due_ = kNever;
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     auto& groups = job->second->groups;
@@ -415,7 +413,7 @@ void Switch::keep_house(Nanos now, Group* group) {
     break_group(now, group, {.cause = NF_CAUSE_GONE, .ranks = silent});
   if (group->broken && now >= group->announce_due && group->unacknowledged != 0 &&
       group->announcements < config_.announce_max) {
-    announce(now, group, group->unacknowledged);
+    announce(group, group->unacknowledged);
     group->announcements += 1;
     Nanos const wait = config_.announce_repeat << std::min(group->announcements, 4U);
     group->announce_due = now + wait;
@@ -458,9 +456,14 @@ bool Switch::evict_tombstone() {
   return true;
 }
 
-void Switch::purge_outgoing(const Group* group) {
+// What was handed out stays where it is until the next handle_*.
+void Switch::discard_sent() {
   outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
   sent_ = 0;
+}
+
+void Switch::purge_outgoing(const Group* group) {
+  discard_sent();
   std::erase_if(outgoing_, [&](const Outgoing& o) { return o.group == group; });
 }
 
@@ -476,17 +479,22 @@ void Switch::push(Outgoing&& outgoing, uint64_t copies) {
   outgoing_.push_back(std::move(outgoing));
 }
 
-void Switch::send_to(const Address& to, Header header, const uint8_t* body, size_t bytes,
-                     const Key* key) {
-  Outgoing outgoing;
+// Header and body of a control message, sealed; the caller says who receives it.
+void Switch::fill_control(Header header, const uint8_t* body, size_t bytes, const Key* key,
+                          Transmit* out) const {
   header.elements = static_cast<uint16_t>(bytes);  // of dtype uint8
   header.node = config_.node;
-  Transmit& transmit = outgoing.transmit;
-  encode_header(header, transmit.head);
-  std::memcpy(transmit.head + NF_HEADER_BYTES, body, bytes);
-  transmit.head_bytes = NF_HEADER_BYTES + bytes;
-  transmit.receivers = 1;
-  seal_packet(transmit.head, transmit.head + NF_HEADER_BYTES, bytes, key);
+  encode_header(header, out->head);
+  if (bytes > 0) std::memcpy(out->head + NF_HEADER_BYTES, body, bytes);
+  out->head_bytes = NF_HEADER_BYTES + bytes;
+  seal_packet(out->head, out->head + NF_HEADER_BYTES, bytes, key);
+}
+
+void Switch::send_to(const Address& to, const Header& header, const uint8_t* body, size_t bytes,
+                     const Key* key) {
+  Outgoing outgoing;
+  fill_control(header, body, bytes, key, &outgoing.transmit);
+  outgoing.transmit.receivers = 1;
   outgoing.to = to;
   push(std::move(outgoing), 1);
 }
@@ -495,16 +503,10 @@ void Switch::send_control(Header header, const uint8_t* body, size_t bytes, Grou
                           uint64_t receivers) {
   if (receivers == 0) return;
   Outgoing outgoing;
-  header.elements = static_cast<uint16_t>(bytes);
-  header.node = config_.node;
   header.stream = group->stream;
-  Transmit& transmit = outgoing.transmit;
-  encode_header(header, transmit.head);
-  if (bytes > 0) std::memcpy(transmit.head + NF_HEADER_BYTES, body, bytes);
-  transmit.head_bytes = NF_HEADER_BYTES + bytes;
-  transmit.addresses = group->addresses.data();
-  transmit.receivers = receivers;
-  seal_packet(transmit.head, transmit.head + NF_HEADER_BYTES, bytes, &group->job->key);
+  fill_control(header, body, bytes, &group->job->key, &outgoing.transmit);
+  outgoing.transmit.addresses = group->addresses.data();
+  outgoing.transmit.receivers = receivers;
   outgoing.group = group;
   push(std::move(outgoing), static_cast<uint64_t>(std::popcount(receivers)));
 }
@@ -563,8 +565,7 @@ void Switch::send_result(Group* group, const Slot& slot, uint32_t index, uint64_
   push(std::move(outgoing), copies);
 }
 
-void Switch::announce(Nanos now, Group* group, uint64_t receivers) {
-  (void)now;
+void Switch::announce(Group* group, uint64_t receivers) {
   uint8_t body[kControlBytesMax];
   size_t const bytes = encode(group->breakage, body);
   Header header;

@@ -98,6 +98,8 @@ class Switch {
   [[nodiscard]] uint8_t admit(Nanos now, const Address& from, const Header& header,
                               const JoinBody& body, Group** group, uint16_t* detail);
   [[nodiscard]] Group* find_or_open_group(Nanos now, const JoinBody& body, uint8_t* refusal);
+  void refuse(const Address& to, uint16_t rank, uint32_t request, const RefusedBody& refusal,
+              const Key& key);
   void settle(Nanos now, Group* group);
   [[nodiscard]] uint64_t cookie_for(const Address& from) const;
   // the packets of a settled group
@@ -119,6 +121,7 @@ class Switch {
   void keep_house(Nanos now, Group* group);
   void close_group(Group* group);
   [[nodiscard]] bool evict_tombstone();
+  void discard_sent();
   void purge_outgoing(const Group* group);
   void report(SwitchEvent&& event);
   // sending
@@ -126,9 +129,12 @@ class Switch {
   void send_header(Header header, Group* group, uint64_t receivers);
   void send_control(Header header, const uint8_t* body, size_t bytes, Group* group,
                     uint64_t receivers);
-  void send_to(const Address& to, Header header, const uint8_t* body, size_t bytes, const Key* key);
+  void fill_control(Header header, const uint8_t* body, size_t bytes, const Key* key,
+                    Transmit* out) const;
+  void send_to(const Address& to, const Header& header, const uint8_t* body, size_t bytes,
+               const Key* key);
   void send_joined(Group* group, uint16_t rank);
-  void announce(Nanos now, Group* group, uint64_t receivers);
+  void announce(Group* group, uint64_t receivers);
   void push(Outgoing&& outgoing, uint64_t copies);
 
   const SwitchConfig config_;

@@ -9,11 +9,6 @@ namespace {
 constexpr uint16_t kPayloadBytesMin = 8;
 constexpr uint16_t kWindowWanted = 8;  // the chunk shrinks before the window falls under it
 
-// What one queued packet costs a receive buffer: the kernel charges the memory, not the bytes.
-constexpr uint64_t buffer_cost(uint64_t payload_bytes) {
-  return 2 * (payload_bytes + NF_HEADER_BYTES) + 1024;
-}
-
 }  // namespace
 
 void Switch::on_untagged(const Address& from, const Header& header, const Datagram& datagram) {
@@ -61,25 +56,30 @@ void Switch::on_join(Nanos now, const Address& from, const Header& header,
   RefusedBody refusal;
   refusal.reason = admit(now, from, header, body, &group, &refusal.detail);
   if (refusal.reason != 0) {
-    uint8_t bytes[kControlBytesMax];
-    Header reply;
-    reply.type = NF_TYPE_REFUSED;
-    reply.rank = header.rank;
-    reply.counter = header.counter;
-    counters_.refused += 1;
     report({.kind = SwitchEvent::Kind::member_refused,
             .job = body.job,
             .group = body.group,
             .size = body.size,
             .rank = header.rank,
             .reason = refusal.reason});
-    return send_to(from, reply, bytes, encode(refusal, bytes), &body.key);
+    return refuse(from, header.rank, header.counter, refusal, body.key);
   }
-  if (group->broken) return announce(now, group, bit_of(header.rank));
+  if (group->broken) return announce(group, bit_of(header.rank));
   if (!group->settled && group->joined == group->target())
     settle(now, group);
   else
     send_joined(group, header.rank);
+}
+
+void Switch::refuse(const Address& to, uint16_t rank, uint32_t request, const RefusedBody& refusal,
+                    const Key& key) {
+  uint8_t body[kControlBytesMax];
+  Header reply;
+  reply.type = NF_TYPE_REFUSED;
+  reply.rank = rank;
+  reply.counter = request;
+  counters_.refused += 1;
+  send_to(to, reply, body, encode(refusal, body), &key);
 }
 
 uint8_t Switch::admit(Nanos now, const Address& from, const Header& header, const JoinBody& body,
@@ -176,16 +176,9 @@ void Switch::settle(Nanos now, Group* group) {
   while (window > kWindowWanted && memory() > available) window /= 2;
   if (memory() > available) {
     group->refusal = NF_REFUSAL_NO_SLOTS;
-    uint8_t body[kControlBytesMax];
-    size_t const bytes = encode(RefusedBody{.reason = NF_REFUSAL_NO_SLOTS}, body);
-    for (uint16_t rank = 0; rank < group->size; ++rank) {
-      Header reply;
-      reply.type = NF_TYPE_REFUSED;
-      reply.rank = rank;
-      reply.counter = group->members[rank].last_request;
-      send_to(group->addresses[rank], reply, body, bytes, &group->job->key);
-    }
-    counters_.refused += group->size;
+    for (uint16_t rank = 0; rank < group->size; ++rank)
+      refuse(group->addresses[rank], rank, group->members[rank].last_request,
+             {.reason = NF_REFUSAL_NO_SLOTS}, group->job->key);
     group->ended_at = now;
     return close_group(group);
   }

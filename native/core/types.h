@@ -46,6 +46,11 @@ struct Datagram {
   size_t payload_bytes;
 };
 
+// What one queued packet costs a receive buffer: the kernel charges the memory, not the bytes.
+constexpr uint64_t buffer_cost(uint64_t payload_bytes) {
+  return 2 * (payload_bytes + NF_HEADER_BYTES) + 1024;
+}
+
 inline constexpr size_t kControlBytesMax = 320;
 
 // One packet for one or many receivers. It points into the engine (addresses, payload) and stays

@@ -73,10 +73,9 @@ bool Worker::accept(Nanos now, const Datagram& datagram, Header* header) {
     case PacketError::none:
       break;
   }
-  bool const answers_hello =
-      state_ == WorkerState::hello && request_.type == NF_TYPE_HELLO &&
-      (header->type == NF_TYPE_COOKIE || header->type == NF_TYPE_REFUSED) &&
-      header->counter - request_.first_id <= request_.last_id - request_.first_id;
+  bool const answers_hello = state_ == WorkerState::hello && request_.type == NF_TYPE_HELLO &&
+                             (header->type == NF_TYPE_COOKIE || header->type == NF_TYPE_REFUSED) &&
+                             answers_request(*header);
   bool const untagged_only = header->type == NF_TYPE_COOKIE;
   if (answers_hello) {
     answered_ = true;
@@ -101,6 +100,11 @@ bool Worker::accept(Nanos now, const Datagram& datagram, Header* header) {
   answered_ = true;
   last_heard_ = now;
   return true;
+}
+
+// Any transmission of the request may be the one that is answered.
+bool Worker::answers_request(const Header& header) const {
+  return header.counter - request_.first_id <= request_.last_id - request_.first_id;
 }
 
 void Worker::on_hello_answer(Nanos now, const Header& header, const Datagram& datagram) {
@@ -135,7 +139,6 @@ void Worker::on_joined(Nanos now, const Header& header, const Datagram& datagram
     return;
   }
   settlement_ = body;
-  joined_ = body.joined;
   if (body.settled) return settle(now);
   state_ = WorkerState::waiting;
   request_.repeats = kBackoffMax;  // from now on the Join is repeated as a heartbeat
@@ -263,8 +266,7 @@ void Worker::on_ack(const Header& header, const Datagram& datagram) {
     return;
   }
   bool const ends_leave =
-      state_ == WorkerState::leaving && request_.type == NF_TYPE_LEAVE &&
-      header.counter - request_.first_id <= request_.last_id - request_.first_id;
+      state_ == WorkerState::leaving && request_.type == NF_TYPE_LEAVE && answers_request(header);
   if (!ends_leave) return;
   state_ = WorkerState::left;
   request_ = {};

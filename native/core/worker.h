@@ -105,7 +105,7 @@ class Worker {
 
   [[nodiscard]] WorkerState state() const { return state_; }
   [[nodiscard]] uint64_t pending() const { return active_.size(); }
-  [[nodiscard]] uint64_t joined() const { return joined_; }  // members seen so far
+  [[nodiscard]] uint64_t joined() const { return settlement_.joined; }  // members seen so far
   [[nodiscard]] const JoinedBody& settlement() const { return settlement_; }
   [[nodiscard]] const Breakage& breakage() const { return breakage_; }
   // Last collective each rank was heard to have submitted (low 32 bits), from the aggregator.
@@ -155,6 +155,7 @@ class Worker {
 
   // receiving
   [[nodiscard]] bool accept(Nanos now, const Datagram& datagram, Header* header);
+  [[nodiscard]] bool answers_request(const Header& header) const;
   void on_hello_answer(Nanos now, const Header& header, const Datagram& datagram);
   void on_joined(Nanos now, const Header& header, const Datagram& datagram);
   void refuse(const RefusedBody& body);
@@ -198,7 +199,6 @@ class Worker {
   WorkerState state_ = WorkerState::hello;
   WorkerCounters counters_;
   uint64_t cookie_ = 0;
-  uint64_t joined_ = 0;
   JoinedBody settlement_{};
   Breakage breakage_{};
   Breakage own_abort_{};

@@ -10,9 +10,6 @@
 namespace netfold {
 namespace {
 
-// A blocked caller comes back this often, so that Python can run signal handlers: a signal that
-// came just before the caller slept, or to another thread, does not wake it.
-constexpr Nanos kSlice = 100 * kMillisecond;
 // How long the I/O thread leaves the socket alone after it met a caller that drives: longer than
 // the gap between two synchronous collectives, so that it stays out of a loop of them.
 constexpr Nanos kStepBack = 50 * kMillisecond;
@@ -56,9 +53,7 @@ WorkerConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket&
   if (payload == 0) throw_system_error(EMSGSIZE, "the path MTU is too small");
   config.payload_bytes_max = static_cast<uint16_t>(payload);
 
-  // What the kernel charges a receive buffer for one packet, generously.
-  const size_t cost = 2 * (payload + NF_HEADER_BYTES) + 1024;
-  const size_t held = std::max<size_t>(socket.receive_buffer_bytes() / cost, 1);
+  const size_t held = std::max<size_t>(socket.receive_buffer_bytes() / buffer_cost(payload), 1);
   config.window_max = static_cast<uint16_t>(std::min<size_t>(config.window_max, held));
   return config;
 }

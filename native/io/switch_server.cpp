@@ -9,7 +9,6 @@ namespace netfold {
 namespace {
 
 constexpr Nanos kStopWithin = kSecond * 9 / 10;  // of stop(), until all members know
-constexpr Nanos kSlice = 100 * kMillisecond;     // as in endpoint.cpp
 constexpr size_t kEventsMax = 4096;              // nobody reads them: the oldest go
 
 std::chrono::nanoseconds nanoseconds(Nanos time) {

@@ -11,6 +11,10 @@
 
 namespace netfold {
 
+// A blocked caller comes back this often, so that Python can run signal handlers: a signal that
+// came just before the caller slept, or to another thread, does not wake it.
+inline constexpr Nanos kSlice = 100 * kMillisecond;
+
 // CLOCK_MONOTONIC: it stands still while the machine sleeps, so leases do too.
 [[nodiscard]] Nanos monotonic_now() noexcept;
 

@@ -58,22 +58,20 @@ void Network::send(const Address& from, const Address& to, std::span<const uint8
     packet.to = to;
     packet.bytes.assign(head.begin(), head.end());
     packet.bytes.insert(packet.bytes.end(), payload.begin(), payload.end());
-    packet.copy = copy == 1;
     corrupt(&direction, &packet);
-    timeline_->add(arrival(&direction, packet.copy), deliver_kind_, index);
+    timeline_->add(arrival(&direction, copy == 1), deliver_kind_, index);
   }
   counters_.duplicated += twice;
 }
 
 void Network::inject(Nanos delay, const Address& from, const Address& to,
-                     std::span<const uint8_t> bytes, bool replay) {
+                     std::span<const uint8_t> bytes) {
   const uint32_t index = allocate();
   Packet& packet = packets_[index];
   packet.from = from;
   packet.to = to;
   packet.bytes.assign(bytes.begin(), bytes.end());
   packet.forged = true;
-  packet.replay = replay;
   timeline_->add(timeline_->now() + delay, deliver_kind_, index);
 }
 
@@ -126,8 +124,7 @@ uint32_t Network::allocate() {
   }
   const uint32_t index = free_.back();
   free_.pop_back();
-  packets_[index].corrupted = packets_[index].copy = false;
-  packets_[index].forged = packets_[index].replay = false;
+  packets_[index].corrupted = packets_[index].forged = false;
   return index;
 }
 

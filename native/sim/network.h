@@ -44,9 +44,7 @@ struct Packet {
   Address to;
   std::vector<uint8_t> bytes;
   bool corrupted = false;
-  bool copy = false;    // the network made a second one of it
   bool forged = false;  // no engine sent it
-  bool replay = false;  // forged, but byte for byte what an engine sent
 };
 
 struct NetworkCounters {
@@ -68,8 +66,7 @@ class Network {
   void send(const Address& from, const Address& to, std::span<const uint8_t> head,
             std::span<const uint8_t> payload);
   // A datagram nobody sent, `from` whatever it claims; it arrives after `delay`.
-  void inject(Nanos delay, const Address& from, const Address& to, std::span<const uint8_t> bytes,
-              bool replay);
+  void inject(Nanos delay, const Address& from, const Address& to, std::span<const uint8_t> bytes);
 
   // From now on paths only delay.
   void heal() { healed_ = true; }

@@ -86,7 +86,7 @@ struct GroupPlan {
 struct ForgerPlan {
   uint32_t packets = 0;
   Nanos interval_max = 0;
-  bool blind = false;  // never sees a real packet; then a run without it must go the same way
+  bool blind = false;  // never sees a real packet
 };
 
 struct Scenario {

@@ -268,7 +268,7 @@ void Simulation::forge() {
   const Address nowhere = make_address(60'000, 0);
   // A copy of a tagged packet is as good as a duplicate: replays go where duplicates may go.
   const Address to = replay ? network_.address(kSwitchEndpoint) : network_.address(victim);
-  network_.inject(1 + forger_random_.between(0, kMillisecond), nowhere, to, bytes, replay);
+  network_.inject(1 + forger_random_.between(0, kMillisecond), nowhere, to, bytes);
   timeline_.add(timeline_.now() + 1 + forger_random_.between(0, scenario_.forger.interval_max),
                 kForge, 0);
 }
