@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import NETFOLD
+
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 60.0
 
@@ -23,8 +25,16 @@ class Switch:
 
     def __init__(self, folder: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
         port_file = folder / f"port{time.monotonic_ns()}"
-        command = [sys.executable, "-c", "from netfold.cli import main; main()", "switch", "--json"]
-        command += ["--listen", listen, "--port-file", str(port_file), *options]
+        command = [
+            *NETFOLD,
+            "switch",
+            "--json",
+            "--listen",
+            listen,
+            "--port-file",
+            str(port_file),
+            *options,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.process.stdout.readline()  # "listening", written after the port file
@@ -68,6 +78,17 @@ class Rank:
         line = self.process.stdout.readline()
         assert line, f"rank ended with {self.process.wait()}: {self.stderr()}"
         return json.loads(line)
+
+    def say(self, word: str) -> None:
+        """A line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def go_on(self) -> None:
+        """Ends its standard input: whatever it waits for has been said."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
     def stderr(self) -> str:
         assert self.process.stderr is not None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+# The command, whatever PATH says.
+NETFOLD: Final = (sys.executable, "-c", "from netfold.cli import main; main()")
 
 
 def children(process: int) -> list[int]:

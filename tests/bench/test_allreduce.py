@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 
 from netfold.bench import allreduce
 from netfold.cli.bench import format_bytes, format_seconds
-from tests.processes import left_alive, wait_for_children
+from tests.processes import NETFOLD, left_alive, wait_for_children
 
-RUN = [sys.executable, "-c", "from netfold.cli import main; main()", "bench", "allreduce"]
+RUN = [*NETFOLD, "bench", "allreduce"]
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +81,6 @@ def test_seconds_are_written_in_their_unit() -> None:
 
 def test_the_json_holds_what_was_measured(tmp_path: Path) -> None:
     """Two sizes, two modes, both engines, in turns, with sums verified by every rank."""
-    pytest.importorskip("netfold._native")
     file = tmp_path / "bench.json"
     sizes = ("--size", "4KiB", "--size", "1MiB")
     modes = ("--mode", "float32", "--mode", "int64")
@@ -113,7 +111,6 @@ def test_the_json_holds_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("seconds", [0.5, 5.0], ids=["while ranks start", "while they measure"])
 def test_an_interrupted_run_leaves_no_process(seconds: float, number: signal.Signals) -> None:
-    pytest.importorskip("netfold._native")
     running = subprocess.Popen(
         [*RUN, "--workers", "2", "--size", "64MiB", "--rounds", "1000"],
         stdout=subprocess.DEVNULL,

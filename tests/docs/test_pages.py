@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from netfold import config, defaults
+from tests.processes import NETFOLD
 
 ROOT = Path(__file__).parents[2]
-NETFOLD = (sys.executable, "-c", "from netfold.cli import main; main()")
 
 
 def blocks(language: str) -> list[str]:

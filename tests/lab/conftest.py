@@ -1,4 +1,4 @@
-"""Labs for tests, and skips where this machine allows none."""
+"""What tests of the lab look at."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netfold.lab import Lab, LabUnavailable
-
 VANISH_SECONDS_MAX = 10.0
-
-
-@pytest.fixture(scope="session")
-def lab_allowed() -> None:
-    try:
-        with Lab(1):
-            pass
-    except LabUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture

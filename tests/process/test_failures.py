@@ -80,8 +80,7 @@ def test_a_dead_switch_is_named_within_the_lease(tmp_path: Path) -> None:
             member.read()
         switch.process.kill()
         for member in members:
-            member.process.stdin.write("go\n")  # type: ignore[union-attr]
-            member.process.stdin.flush()  # type: ignore[union-attr]
+            member.say("go")
         for member in members:
             line = member.read()
             assert line["error"] == "AggregatorLost"
@@ -116,8 +115,7 @@ def test_the_nearest_timeout_counts(switch: Switch, which: str, at_s: float) -> 
         assert line["error"] == "Timeout"
         assert at_s <= line["seconds"] < at_s + 1.5
         for member in reversed(members):
-            member.process.stdin.write("go\n")  # type: ignore[union-attr]
-            member.process.stdin.flush()  # type: ignore[union-attr]
+            member.say("go")
         other = members[1].read()
         assert other["code"] in ("timeout", "aborted")
         assert other["seconds"] < 2
@@ -140,7 +138,7 @@ def test_destroy_with_work_in_flight_returns_promptly(switch: Switch) -> None:
         assert line["destroy"]["seconds"] < 2
         assert line["held"]["code"] in ("aborted", "peer_lost")
         assert members[1].read()["ok"]
-        members[1].process.stdin.close()  # type: ignore[union-attr]
+        members[1].go_on()
         assert [member.end() for member in members] == [0, 0]
 
 
@@ -154,7 +152,7 @@ def test_two_jobs_on_one_switch(switch: Switch) -> None:
         for member in members:
             assert member.read()["half"]
         for member in members:
-            member.process.stdin.close()  # type: ignore[union-attr]
+            member.go_on()
         for member in members:
             assert member.read()["counters"]["collectives_ok"] == 200
             assert member.end() == 0
@@ -218,7 +216,7 @@ def test_switch_drains_on_sigterm_and_ends_on_the_second(tmp_path: Path) -> None
                 member.read()
             switch.process.send_signal(signal.SIGTERM)
             for member in members:
-                member.process.stdin.close()  # type: ignore[union-attr]
+                member.go_on()
             for member in members:
                 assert member.read()["counters"]["collectives_ok"] == 10
         assert switch.process.wait(20) == 0
@@ -230,8 +228,7 @@ def test_switch_drains_on_sigterm_and_ends_on_the_second(tmp_path: Path) -> None
             member.read()
         assert switch.stop() == 0
         for member in members:
-            member.process.stdin.write("go\n")  # type: ignore[union-attr]
-            member.process.stdin.flush()  # type: ignore[union-attr]
+            member.say("go")
         for member in members:
             assert member.read()["code"] == "aggregator_lost"
 
@@ -242,7 +239,7 @@ def test_no_process_stays(switch: Switch) -> None:
         pids = [member.process.pid for member in members]
         for member in members:
             member.read()
-            member.process.stdin.close()  # type: ignore[union-attr]
+            member.go_on()
         assert [member.end() for member in members] == [0, 0]
     for pid in pids:
         with pytest.raises(ProcessLookupError):

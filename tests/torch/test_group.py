@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import ROOT, Switch, outcomes, running_switch
+from tests.processes import NETFOLD
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +91,8 @@ def test_import_torch_survives_a_name_clash() -> None:
 
 
 def test_example_learns_digits() -> None:
-    command = [sys.executable, "-c", "from netfold.cli import main; main()", "run", "--nproc", "2"]
     ran = subprocess.run(
-        [*command, str(ROOT / "examples" / "ddp_digits.py")],
+        [*NETFOLD, "run", "--nproc", "2", str(ROOT / "examples" / "ddp_digits.py")],
         capture_output=True,
         text=True,
         timeout=90,
