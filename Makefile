@@ -59,7 +59,7 @@ $(INSTALLED): $(DEPENDENCIES) $(NAMES) pyproject.toml CMakeLists.txt README.md \
 	@touch $@
 
 demo: setup ## train a model through an emulated network and show what it gained
-	@$(PACKAGES) lab demo
+	@$(PACKAGES) lab
 	$(BIN)/netfold demo $(DEMO_ARGS)
 
 test: test-native test-python ## all tests; PYTEST_ARGS="-k wire" passes on to pytest
@@ -70,7 +70,7 @@ test-native: setup ## only the C++ tests
 
 # One after the other: process tests measure time, and share few cores with their own processes.
 test-python: setup ## only the Python tests
-	@$(PACKAGES) lab
+	@$(PACKAGES) lab test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(DEPENDENCIES) ## style, types, layout, generated files

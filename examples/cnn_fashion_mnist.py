@@ -100,7 +100,7 @@ def main() -> None:
         train(model, options.data, options.steps, options.batch)
         share = accuracy(model.module, options.data)
         if dist.get_rank() == 0:
-            print(f"accuracy on the test pictures: {share:.1%}")
+            print(f"accuracy {share:.3f} on the test pictures")
     finally:
         dist.destroy_process_group()
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 # The command, whatever PATH says.
 NETFOLD: Final = (sys.executable, "-c", "from netfold.cli import main; main()")
+
+
+@contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that a failing test leaves neither running nor with children running."""
+    process = subprocess.Popen(command, text=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for pid in [*children(process.pid), process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            process.communicate()
 
 
 def children(process: int) -> list[int]:

@@ -2,7 +2,7 @@
 # Says which Debian packages a make target lacks. As root on a machine with apt-get it installs
 # them; for anybody else it prints the line to run, and exits 2 if the target cannot do without.
 #
-#   [PYTHON=python3] tools/system_packages.sh setup|lint|lab|demo ...
+#   [PYTHON=python3] tools/system_packages.sh setup|lint|lab|test ...
 set -u
 python=${PYTHON:-python3}
 uid=$(id -u)
@@ -24,7 +24,7 @@ python3-dev     setup   must    test -f "$(include)/Python.h"         headers of
 clang-format-19 lint    must    has clang-format-19                   lays out C++, alike for all
 iproute2        lab     root    has tc                                makes and shapes test networks
 ethtool         lab     maybe   has ethtool                           switches their offloads off
-dataset-fashion-mnist demo maybe test -d /usr/share/datasets/fashion-mnist  pictures to train on
+dataset-fashion-mnist test root test -d /usr/share/datasets/fashion-mnist  pictures an example learns
 TABLE
 }
 

@@ -1,8 +1,9 @@
 """The native module: engines driven over UDP, the simulated net, and small functions for tests.
 
-All times are integer nanoseconds, all sizes bytes. Blocking calls release the GIL, sleep while
-they wait, and return early with a "nothing yet" value when a signal arrived, so that the caller
-lets Python run its handlers and calls again.
+All times are integer nanoseconds, all sizes bytes. Blocking calls release the GIL and sleep while
+they wait. They return early with a "nothing yet" value when a signal arrived, and every 100 ms
+without one (another thread may have taken the signal), so that the caller lets Python run its
+handlers and calls again.
 """
 
 from typing import Final, final

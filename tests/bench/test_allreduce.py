@@ -13,7 +13,7 @@ import pytest
 
 from netfold.bench import allreduce
 from netfold.cli.bench import format_bytes, format_seconds
-from tests.processes import NETFOLD, left_alive, wait_for_children
+from tests.processes import NETFOLD, left_alive, started, wait_for_children
 
 RUN = [*NETFOLD, "bench", "allreduce"]
 
@@ -111,16 +111,12 @@ def test_the_json_holds_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("seconds", [0.5, 5.0], ids=["while ranks start", "while they measure"])
 def test_an_interrupted_run_leaves_no_process(seconds: float, number: signal.Signals) -> None:
-    running = subprocess.Popen(
-        [*RUN, "--workers", "2", "--size", "64MiB", "--rounds", "1000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    members = wait_for_children(running.pid, 3)
-    time.sleep(seconds)
-    running.send_signal(number)
-    _, said = running.communicate(timeout=20)
+    command = [*RUN, "--workers", "2", "--size", "64MiB", "--rounds", "1000"]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        members = wait_for_children(running.pid, 3)
+        time.sleep(seconds)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=20)
     assert len(members) == 3  # a switch and two ranks
     assert running.returncode != 0
     assert "Traceback" not in said

@@ -19,7 +19,7 @@ from netfold.demo.text import batch, encode, load_text
 from netfold.demo.training import Options, Progress, Record, summarise, train
 from netfold.lab import Lab, interface_counters
 from netfold.lab.counters import tcp_bytes
-from tests.processes import NETFOLD, left_alive, wait_for_children
+from tests.processes import NETFOLD, left_alive, started, wait_for_children
 
 RUN = [*NETFOLD, "demo"]
 SMALL = {"context": 16, "layers": 1, "heads": 2, "width": 32}
@@ -208,18 +208,14 @@ def test_the_json_and_the_picture(tmp_path: Path) -> None:
 
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     """Neither of the training nor, where there is one, of the lab."""
-    running = subprocess.Popen(
-        [*RUN, "--workers", "2", "--picture", str(tmp_path / "demo.png")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     least = 3  # a switch and two ranks; in a lab its holder too
-    members = wait_for_children(running.pid, least)
-    time.sleep(6.0)
-    members += wait_for_children(running.pid, least)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=20)
+    command = [*RUN, "--workers", "2", "--picture", str(tmp_path / "demo.png")]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        members = wait_for_children(running.pid, least)
+        time.sleep(6.0)
+        members += wait_for_children(running.pid, least)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=20)
     assert len(set(members)) >= least
     assert running.returncode != 0
     assert "Traceback" not in said

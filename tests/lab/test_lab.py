@@ -17,6 +17,7 @@ import pytest
 
 from netfold.lab import SWITCH, Lab, LabUnavailable, interface_counters
 from netfold.lab.network import WORKER_INTERFACE, port_name
+from tests.processes import started
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_allowed")]
 
@@ -170,19 +171,14 @@ def test_a_killed_owner_leaves_nothing(
     number: signal.Signals, vanishes: Callable[[str], bool]
 ) -> None:
     """Not even the process that slept inside."""
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert owner.stdout is not None
-    inside = [owner.stdout.readline().strip() for _ in range(3)]
-    assert owner.stdout.readline()
-    assert all(namespace.startswith("net:[") for namespace in inside)
-    owner.send_signal(number)
-    owner.communicate(timeout=10)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with started([sys.executable, "-c", OWNER], **pipes) as owner:
+        assert owner.stdout is not None
+        inside = [owner.stdout.readline().strip() for _ in range(3)]
+        assert owner.stdout.readline()
+        assert all(namespace.startswith("net:[") for namespace in inside)
+        owner.send_signal(number)
+        owner.communicate(timeout=10)
     assert all(vanishes(namespace) for namespace in inside)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from netfold.lab import Team, TeamError
-from tests.processes import alive, left_alive
+from tests.processes import alive, left_alive, started
 
 # Members are modules; these stand in for real ones.
 MEMBERS = {
@@ -101,16 +101,12 @@ team.next_event(30)
 print("ready", flush=True)
 sys.stdin.read()
 """
-    owner = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    member = int(owner.stdout.readline())
-    assert owner.stdout.readline() == "ready\n"
-    assert alive(member)
-    owner.kill()
-    owner.communicate(timeout=10)
+    command = [sys.executable, "-c", script]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        member = int(owner.stdout.readline())
+        assert owner.stdout.readline() == "ready\n"
+        assert alive(member)
+        owner.kill()
+        owner.communicate(timeout=10)
     assert left_alive([member]) == []

@@ -13,6 +13,8 @@ import pytest
 from tests.cluster import ROOT, Switch, outcomes, running_switch
 from tests.processes import NETFOLD
 
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
 
 @pytest.fixture(scope="module")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
@@ -90,14 +92,23 @@ def test_import_torch_survives_a_name_clash() -> None:
     assert "taken" in ran.stderr
 
 
-def test_example_learns_digits() -> None:
+def accuracy_of(example: str, *options: str) -> float:
+    """Runs one of examples/ on two workers; the accuracy it printed."""
     ran = subprocess.run(
-        [*NETFOLD, "run", "--nproc", "2", str(ROOT / "examples" / "ddp_digits.py")],
+        [*NETFOLD, "run", "--nproc", "2", str(ROOT / "examples" / example), *options],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=100,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    accuracy = float(ran.stdout.split("accuracy")[1].split()[0])
-    assert accuracy > 0.9
+    return float(ran.stdout.split("accuracy")[1].split()[0])
+
+
+def test_example_learns_digits() -> None:
+    assert accuracy_of("ddp_digits.py") > 0.9
+
+
+@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason=f"dataset-fashion-mnist: no {FASHION_MNIST}")
+def test_example_learns_pictures() -> None:
+    assert accuracy_of("cnn_fashion_mnist.py", "--steps", "40") > 0.5

@@ -27,7 +27,7 @@ class Options:
     """What both engines train; sequences are per worker and step."""
 
     workers: int = 4
-    steps: int = 80
+    steps: int = 60
     sequences: int = 10
     seed: int = 1
     warmup: int = 6  # DDP rebuilds its buckets, allocators fill
