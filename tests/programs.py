@@ -276,9 +276,12 @@ def out_of_time(rank: int, size: int, port: int, which: str) -> None:
     options = dist.AllreduceOptions()
     if which == "operation":
         options.timeout = timedelta(seconds=0.5)
-    work = group.allreduce([torch.ones(1000)], options)
-    wait = work.wait if which != "wait" else lambda: work.wait(timedelta(seconds=0.7))
-    tell(**attempt(wait))
+
+    def submit_and_wait() -> None:  # the time runs from the submission
+        work = group.allreduce([torch.ones(1000)], options)
+        work.wait(timedelta(seconds=0.7)) if which == "wait" else work.wait()
+
+    tell(**attempt(submit_and_wait))
     wait_for_word()
     dist.destroy_process_group()
 
