@@ -24,7 +24,7 @@ python3-dev     setup   must    test -f "$(include)/Python.h"         headers of
 clang-format-19 lint    must    has clang-format-19                   lays out C++, alike for all
 iproute2        lab     root    has tc                                makes and shapes test networks
 ethtool         lab     maybe   has ethtool                           switches their offloads off
-dataset-fashion-mnist test root test -d /usr/share/datasets/fashion-mnist  pictures an example learns
+dataset-fashion-mnist test root test -d /usr/share/datasets/fashion-mnist  for an example
 TABLE
 }
 
