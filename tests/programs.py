@@ -53,36 +53,105 @@ def attempt(action: Callable[[], Any]) -> dict[str, Any]:
 def reduce_all(rank: int, size: int, port: int) -> None:
     """Every dtype and op gloo has, natively or not, against plain arithmetic."""
     begin(rank, size, port)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
-        check_reductions(rank, size, dtype)
-    for dtype in (torch.int32, torch.uint8, torch.int8):
-        check_reductions(rank, size, dtype)
-    flags = torch.tensor([True, rank == 0, False])
-    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    assert flags.tolist() == [True, True, False]
-    tell(paths=netfold.report()["paths"])
+    for dtype, ops in REDUCTIONS.items():
+        inputs = [draw_numbers(r, dtype) for r in range(size)]
+        for op in ops:
+            tensor = inputs[rank].clone()
+            dist.all_reduce(tensor, op=op)
+            expected = folded(inputs, op)
+            assert torch.equal(bits_of(tensor), bits_of(expected)), (dtype, op)
+    refused = attempt(lambda: dist.all_reduce(torch.ones(3).to(torch.int32), dist.ReduceOp.AVG))
+    tell(paths=netfold.report()["paths"], refused=refused)
     dist.destroy_process_group()
 
 
-def check_reductions(rank: int, size: int, dtype: torch.dtype) -> None:
-    inputs = [torch.arange(1, 4000).remainder(7).add(r + 1).to(dtype) for r in range(size)]
-    sums = torch.stack([x.to(torch.float64) for x in inputs])
-    expected = {
-        dist.ReduceOp.SUM: sums.sum(0),
-        dist.ReduceOp.MIN: sums.amin(0),
-        dist.ReduceOp.MAX: sums.amax(0),
-        dist.ReduceOp.PRODUCT: sums.prod(0),
+Op = dist.ReduceOp
+FLOAT_OPS = (Op.SUM, Op.AVG, Op.MIN, Op.MAX, Op.PRODUCT)
+INTEGER_OPS = (Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT, Op.BAND, Op.BOR, Op.BXOR)
+REDUCTIONS = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32, torch.float64), FLOAT_OPS),
+    **dict.fromkeys((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), INTEGER_OPS),
+    torch.bool: INTEGER_OPS,
+}
+
+
+def draw_numbers(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """Any integers; floats of several magnitudes, so that another order has other bits."""
+    generator = torch.Generator().manual_seed(rank)
+    if dtype.is_floating_point:
+        scale = torch.exp2(torch.randint(-6, 3, (4001,), generator=generator).double())
+        return (torch.randn(4001, generator=generator, dtype=torch.float64) * scale).to(dtype)
+    raw = torch.randint(-(2**62), 2**62, (4001,), generator=generator)
+    return raw > 0 if dtype == torch.bool else raw.to(dtype)
+
+
+def folded(inputs: list[torch.Tensor], op: Any) -> torch.Tensor:
+    """In rank order; 16-bit floats as float32, rounded once at the end."""
+    dtype = inputs[0].dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    any_of = {Op.SUM: torch.logical_or, Op.MAX: torch.logical_or, Op.BOR: torch.logical_or}
+    all_of = {Op.PRODUCT: torch.logical_and, Op.MIN: torch.logical_and, Op.BAND: torch.logical_and}
+    numbers: dict[Any, Any] = {
+        Op.SUM: torch.add,
+        Op.AVG: torch.add,
+        Op.MIN: torch.minimum,
+        Op.MAX: torch.maximum,
+        Op.PRODUCT: torch.mul,
+        Op.BAND: torch.bitwise_and,
+        Op.BOR: torch.bitwise_or,
+        Op.BXOR: torch.bitwise_xor,
     }
-    for op, result in expected.items():
-        if result.max() > 200:  # would not fit into every dtype
-            continue
+    step = ({**numbers, **any_of, **all_of} if dtype == torch.bool else numbers)[op]
+    total = inputs[0].to(wide)
+    for other in inputs[1:]:
+        total = step(total, other.to(wide))
+    return (total / len(inputs) if op == Op.AVG else total).to(dtype)
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.uint8)
+
+
+def fixed(rank: int, size: int, port: int) -> None:
+    """T37, T44: NETFOLD_MODE=fixed32 within its bound, the same bits everywhere and again."""
+    begin(rank, size, port)
+    inputs = [draw_numbers(r, torch.float32) for r in range(size)]
+    for block in inputs:
+        block[::97] *= 1e-30  # tiny ones beside those of 1
+        block[::256] = 1e20
+    inputs[-1][300] = torch.nan
+    inputs[0][700] = torch.inf
+    inputs[-1][700] = -torch.inf
+    inputs[0][701] = -torch.inf
+    results = []
+    for _ in range(2):
         tensor = inputs[rank].clone()
-        dist.all_reduce(tensor, op=op)
-        assert torch.equal(tensor.to(torch.float64), result), (dtype, op)
-    if dtype == torch.float32:
-        tensor = inputs[rank].clone()
-        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
-        assert torch.equal(tensor, (sums.sum(0).to(dtype) / size))
+        works = [dist.all_reduce(torch.ones(n), async_op=True) for n in (1, 3000)]
+        dist.all_reduce(tensor)
+        works[1].wait()
+        works[0].wait()
+        results.append(tensor)
+    average = inputs[rank].clone()
+    dist.all_reduce(average, op=Op.AVG)
+    gathered = [torch.empty_like(tensor) for _ in range(size)]
+    dist.all_gather(gathered, tensor)
+    exact = torch.stack([x.double() for x in inputs]).sum(0)
+    finite = exact.isfinite()
+    largest = torch.stack(inputs).nan_to_num(0, 0, 0).abs().amax(0)
+    bound = torch.zeros_like(exact)
+    for first in range(0, exact.numel(), 256):  # a block
+        power = torch.ceil(torch.log2(largest[first : first + 256].max().double()))
+        bound[first : first + 256] = size * torch.exp2(power + (size - 1).bit_length() - 31)
+    off = (tensor.double() - exact).abs()[finite]
+    allowed = (bound + exact.abs() * 2.0**-24)[finite]
+    tell(
+        same=all(torch.equal(bits_of(tensor), bits_of(g)) for g in (*gathered, results[0])),
+        within=bool((off <= allowed).all()),
+        average=torch.equal(average[finite], (tensor / size)[finite]),
+        special=[tensor[300].item(), tensor[700].item(), tensor[701].item()],
+        paths=netfold.report()["paths"],
+    )
+    dist.destroy_process_group()
 
 
 def shapes(rank: int, size: int, port: int) -> None:

@@ -48,11 +48,12 @@ void construct(Owner<Endpoint>* self, std::string host, uint16_t port, std::stri
 }
 
 uint64_t submit(const Owner<Endpoint>& self, uintptr_t pointer, uint64_t elements, uint8_t dtype,
-                uint8_t op, uint8_t mode, Nanos timeout, bool deferred) {
+                uint8_t op, uint8_t mode, uint8_t tensor_dtype, Nanos timeout, bool deferred) {
   Collective collective;
   collective.data = reinterpret_cast<uint8_t*>(pointer);
   collective.elements = elements;
   collective.dtype = dtype;
+  collective.tensor_dtype = tensor_dtype;
   collective.op = op;
   collective.mode = mode;
   return (*self).submit(collective, timeout, deferred);
@@ -103,8 +104,8 @@ void bind_endpoint(nb::module_& module) {
            "retransmit_min_ns"_a = kDefaults.retransmit_min,
            "late_after_ns"_a = kDefaults.late_after, "bind_device"_a = "")
       .def("join", method(&Endpoint::join), "timeout_ns"_a, WithoutGil())
-      .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a, "timeout_ns"_a,
-           "deferred"_a, WithoutGil())
+      .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a,
+           "tensor_dtype"_a, "timeout_ns"_a, "deferred"_a, WithoutGil())
       .def("skip", method(&Endpoint::skip), WithoutGil())
       .def("wait", method(&Endpoint::wait), "sequence"_a, "timeout_ns"_a, WithoutGil())
       .def("test", method(&Endpoint::test), "sequence"_a, WithoutGil())

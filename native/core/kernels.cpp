@@ -3,7 +3,9 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <type_traits>
 
 #include "core/wire_constants.h"
 
@@ -18,70 +20,92 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "netfold runs on little-endian hosts");
 
 using Fold = void (*)(uint8_t* accumulator, const uint8_t* addend, size_t elements) noexcept;
-using Divide = void (*)(uint8_t* accumulator, size_t elements, float divisor) noexcept;
-
-// The folds of one element type, by op.
-struct Row {
-  Fold sum;
-  Fold min;
-  Fold max;
-};
+using Divide = void (*)(uint8_t* accumulator, size_t elements, double divisor) noexcept;
 
 struct Kernels {
-  KernelSet set;
-  Row float32;
-  Row int32;
-  Row int64;
-  Divide divide;  // float32
+  KernelSet set = KernelSet::portable;
+  Fold folds[NF_DTYPE_COUNT][NF_OP_COUNT] = {};  // null: none
+  Divide divide_float32 = nullptr;
+  Divide divide_float64 = nullptr;
 };
 
 // ---- portable: plain loops that the compiler may vectorise ----
 
 namespace portable {
 
-constexpr uint32_t kQuiet = 0x00400000;
-constexpr uint32_t kInfinity = 0x7F800000;
-constexpr uint32_t kDefaultNan = 0xFFC00000;  // x86's; other CPUs have others
+template <class Float>
+struct Ieee;
 
-constexpr bool is_nan(uint32_t bits) noexcept {
-  return static_cast<int32_t>(bits & 0x7FFFFFFF) > static_cast<int32_t>(kInfinity);
+template <>
+struct Ieee<float> {
+  using Word = uint32_t;
+  using Signed = int32_t;
+  static constexpr Word kQuiet = 0x0040'0000;
+  static constexpr Word kInfinity = 0x7F80'0000;
+};
+
+template <>
+struct Ieee<double> {
+  using Word = uint64_t;
+  using Signed = int64_t;
+  static constexpr Word kQuiet = 0x0008'0000'0000'0000;
+  static constexpr Word kInfinity = 0x7FF0'0000'0000'0000;
+};
+
+template <class Float, class Word = typename Ieee<Float>::Word>
+constexpr Word magnitude(Word bits) noexcept {
+  return static_cast<Word>(bits << 1) >> 1;
 }
 
-// The elements as unsigned words. No branches, so that the compiler can vectorise the loop.
-struct FloatSum {
-  using Word = uint32_t;
+template <class Float, class Word = typename Ieee<Float>::Word>
+constexpr bool is_nan(Word bits) noexcept {
+  using Signed = typename Ieee<Float>::Signed;  // vector units compare signed words
+  return static_cast<Signed>(magnitude<Float>(bits)) > static_cast<Signed>(Ieee<Float>::kInfinity);
+}
+
+// Elements as unsigned words. No branches, so that the compiler can vectorise the loop.
+template <class Float, class Operation>
+struct FloatArithmetic {
+  using Word = typename Ieee<Float>::Word;
   static Word apply(Word accumulator, Word addend) noexcept {
-    const Word sum =
-        std::bit_cast<Word>(std::bit_cast<float>(accumulator) + std::bit_cast<float>(addend));
-    // Which NaN an addition returns depends on the CPU and on the compiler's order of operands.
-    const Word second = is_nan(addend) ? addend | kQuiet : kDefaultNan;
-    const Word nan = is_nan(accumulator) ? accumulator | kQuiet : second;
-    return is_nan(sum) ? nan : sum;
+    constexpr Word kQuiet = Ieee<Float>::kQuiet;
+    // x86's; other CPUs have others
+    constexpr Word kDefaultNan = ~(~Word{0} >> 1) | Ieee<Float>::kInfinity | kQuiet;
+    const Word outcome = std::bit_cast<Word>(
+        Operation{}(std::bit_cast<Float>(accumulator), std::bit_cast<Float>(addend)));
+    // Which NaN an operation returns depends on the CPU and on the compiler's order of operands.
+    const Word second = is_nan<Float>(addend) ? addend | kQuiet : kDefaultNan;
+    const Word nan = is_nan<Float>(accumulator) ? accumulator | kQuiet : second;
+    return is_nan<Float>(outcome) ? nan : outcome;
   }
 };
 
 // Maps non-NaN floats to integers of the same order; -0 and +0 both become 0.
-constexpr int32_t ordered(uint32_t bits) noexcept {
-  const auto magnitude = static_cast<int32_t>(bits & 0x7FFFFFFF);
-  return static_cast<int32_t>(bits) < 0 ? -magnitude : magnitude;
+template <class Float, class Word = typename Ieee<Float>::Word>
+constexpr auto ordered(Word bits) noexcept {
+  const auto size = static_cast<typename Ieee<Float>::Signed>(magnitude<Float>(bits));
+  return static_cast<typename Ieee<Float>::Signed>(bits) < 0 ? -size : size;
 }
 
-template <bool kMax>
+template <class Float, bool kMax>
 struct FloatExtreme {
-  using Word = uint32_t;
+  using Word = typename Ieee<Float>::Word;
   static Word apply(Word accumulator, Word addend) noexcept {
-    const int32_t old_rank = ordered(accumulator);
-    const int32_t new_rank = ordered(addend);
+    const auto old_rank = ordered<Float>(accumulator);
+    const auto new_rank = ordered<Float>(addend);
     const bool better = kMax ? new_rank > old_rank : new_rank < old_rank;
-    const bool take = (better | is_nan(addend)) & !is_nan(accumulator);
+    const bool take = (better | is_nan<Float>(addend)) & !is_nan<Float>(accumulator);
     return take ? addend : accumulator;
   }
 };
 
-template <class Unsigned>
-struct Sum {
+// Words narrower than int would be promoted, so arithmetic is spelled in 64 unsigned bits.
+template <class Unsigned, class Operation>
+struct Wrapping {
   using Word = Unsigned;
-  static Word apply(Word accumulator, Word addend) noexcept { return accumulator + addend; }
+  static Word apply(Word accumulator, Word addend) noexcept {
+    return static_cast<Word>(Operation{}(uint64_t{accumulator}, uint64_t{addend}));
+  }
 };
 
 template <class Signed, bool kMax>
@@ -107,25 +131,78 @@ void fold(uint8_t* __restrict accumulator, const uint8_t* __restrict addend,
   }
 }
 
-void divide(uint8_t* accumulator, size_t elements, float divisor) noexcept {
+template <class Float>
+void divide(uint8_t* accumulator, size_t elements, double divisor) noexcept {
+  const auto by = static_cast<Float>(divisor);
   for (size_t i = 0; i < elements; ++i) {
-    float value;
+    Float value;
     std::memcpy(&value, accumulator + i * sizeof value, sizeof value);
-    value /= divisor;
+    value /= by;
     std::memcpy(accumulator + i * sizeof value, &value, sizeof value);
   }
 }
 
-constexpr Kernels kKernels = {
-    KernelSet::portable,
-    {fold<FloatSum>, fold<FloatExtreme<false>>, fold<FloatExtreme<true>>},
-    {fold<Sum<uint32_t>>, fold<Extreme<int32_t, false>>, fold<Extreme<int32_t, true>>},
-    {fold<Sum<uint64_t>>, fold<Extreme<int64_t, false>>, fold<Extreme<int64_t, true>>},
-    divide};
+template <class Float>
+constexpr void fill_floats(Fold (&folds)[NF_OP_COUNT]) {
+  folds[NF_OP_SUM] = folds[NF_OP_AVG] = fold<FloatArithmetic<Float, std::plus<>>>;
+  folds[NF_OP_PRODUCT] = fold<FloatArithmetic<Float, std::multiplies<>>>;
+  folds[NF_OP_MIN] = fold<FloatExtreme<Float, false>>;
+  folds[NF_OP_MAX] = fold<FloatExtreme<Float, true>>;
+}
+
+template <class Integer>
+constexpr void fill_integers(Fold (&folds)[NF_OP_COUNT]) {
+  using Word = std::make_unsigned_t<Integer>;
+  folds[NF_OP_SUM] = fold<Wrapping<Word, std::plus<>>>;
+  folds[NF_OP_PRODUCT] = fold<Wrapping<Word, std::multiplies<>>>;
+  folds[NF_OP_MIN] = fold<Extreme<Integer, false>>;
+  folds[NF_OP_MAX] = fold<Extreme<Integer, true>>;
+  folds[NF_OP_BAND] = fold<Wrapping<Word, std::bit_and<>>>;
+  folds[NF_OP_BOR] = fold<Wrapping<Word, std::bit_or<>>>;
+  folds[NF_OP_BXOR] = fold<Wrapping<Word, std::bit_xor<>>>;
+}
+
+constexpr void fill_bools(Fold (&folds)[NF_OP_COUNT]) {
+  folds[NF_OP_SUM] = folds[NF_OP_MAX] = folds[NF_OP_BOR] = fold<Wrapping<uint8_t, std::bit_or<>>>;
+  folds[NF_OP_PRODUCT] = folds[NF_OP_MIN] = folds[NF_OP_BAND] =
+      fold<Wrapping<uint8_t, std::bit_and<>>>;
+  folds[NF_OP_BXOR] = fold<Wrapping<uint8_t, std::bit_xor<>>>;
+}
+
+constexpr Kernels kKernels = [] {
+  Kernels kernels{.divide_float32 = divide<float>, .divide_float64 = divide<double>};
+  fill_floats<float>(kernels.folds[NF_DTYPE_FLOAT32]);
+  fill_floats<double>(kernels.folds[NF_DTYPE_FLOAT64]);
+  fill_integers<uint8_t>(kernels.folds[NF_DTYPE_UINT8]);
+  fill_integers<int8_t>(kernels.folds[NF_DTYPE_INT8]);
+  fill_integers<int16_t>(kernels.folds[NF_DTYPE_INT16]);
+  fill_integers<int32_t>(kernels.folds[NF_DTYPE_INT32]);
+  fill_integers<int64_t>(kernels.folds[NF_DTYPE_INT64]);
+  fill_bools(kernels.folds[NF_DTYPE_BOOL]);
+  return kernels;
+}();
 
 }  // namespace portable
 
 #if NF_KERNELS_X86
+
+// The ops of gradients by vectors, all others as the portable set has them.
+template <class Set>
+constexpr Kernels with_vectors(KernelSet name) {
+  Kernels kernels = portable::kKernels;
+  kernels.set = name;
+  const auto fill = [](Fold(&folds)[NF_OP_COUNT], Fold sum, Fold min, Fold max) {
+    folds[NF_OP_SUM] = sum;
+    folds[NF_OP_MIN] = min;
+    folds[NF_OP_MAX] = max;
+  };
+  fill(kernels.folds[NF_DTYPE_FLOAT32], Set::kFloat32Sum, Set::kFloat32Min, Set::kFloat32Max);
+  fill(kernels.folds[NF_DTYPE_INT32], Set::kInt32Sum, Set::kInt32Min, Set::kInt32Max);
+  fill(kernels.folds[NF_DTYPE_INT64], Set::kInt64Sum, Set::kInt64Min, Set::kInt64Max);
+  kernels.folds[NF_DTYPE_FLOAT32][NF_OP_AVG] = Set::kFloat32Sum;
+  kernels.divide_float32 = Set::kDivide;
+  return kernels;
+}
 
 // ---- AVX2 ----
 
@@ -212,8 +289,8 @@ NF_TARGET void fold(uint8_t* accumulator, const uint8_t* addend, size_t elements
   }
 }
 
-NF_TARGET void divide(uint8_t* accumulator, size_t elements, float divisor) noexcept {
-  const __m256 by = _mm256_set1_ps(divisor);
+NF_TARGET void divide(uint8_t* accumulator, size_t elements, double divisor) noexcept {
+  const __m256 by = _mm256_set1_ps(static_cast<float>(divisor));
   const size_t whole = elements & ~size_t{7};
   auto* const values = reinterpret_cast<float*>(accumulator);
   for (size_t i = 0; i < whole; i += 8) {
@@ -226,12 +303,20 @@ NF_TARGET void divide(uint8_t* accumulator, size_t elements, float divisor) noex
   }
 }
 
-constexpr Kernels kKernels = {
-    KernelSet::avx2,
-    {fold<FloatSum, 4>, fold<FloatExtreme<false>, 4>, fold<FloatExtreme<true>, 4>},
-    {fold<Sum32, 4>, fold<Extreme32<false>, 4>, fold<Extreme32<true>, 4>},
-    {fold<Sum64, 8>, fold<Extreme64<false>, 8>, fold<Extreme64<true>, 8>},
-    divide};
+struct Set {
+  static constexpr Fold kFloat32Sum = fold<FloatSum, 4>;
+  static constexpr Fold kFloat32Min = fold<FloatExtreme<false>, 4>;
+  static constexpr Fold kFloat32Max = fold<FloatExtreme<true>, 4>;
+  static constexpr Fold kInt32Sum = fold<Sum32, 4>;
+  static constexpr Fold kInt32Min = fold<Extreme32<false>, 4>;
+  static constexpr Fold kInt32Max = fold<Extreme32<true>, 4>;
+  static constexpr Fold kInt64Sum = fold<Sum64, 8>;
+  static constexpr Fold kInt64Min = fold<Extreme64<false>, 8>;
+  static constexpr Fold kInt64Max = fold<Extreme64<true>, 8>;
+  static constexpr Divide kDivide = divide;
+};
+
+constexpr Kernels kKernels = with_vectors<Set>(KernelSet::avx2);
 
 }  // namespace avx2
 
@@ -323,8 +408,8 @@ NF_TARGET void fold(uint8_t* accumulator, const uint8_t* addend, size_t elements
   }
 }
 
-NF_TARGET void divide(uint8_t* accumulator, size_t elements, float divisor) noexcept {
-  const __m512 by = _mm512_set1_ps(divisor);
+NF_TARGET void divide(uint8_t* accumulator, size_t elements, double divisor) noexcept {
+  const __m512 by = _mm512_set1_ps(static_cast<float>(divisor));
   const size_t whole = elements & ~size_t{15};
   for (size_t i = 0; i < whole; i += 16) {
     uint8_t* const target = accumulator + 4 * i;
@@ -337,12 +422,20 @@ NF_TARGET void divide(uint8_t* accumulator, size_t elements, float divisor) noex
   }
 }
 
-constexpr Kernels kKernels = {
-    KernelSet::avx512,
-    {fold<FloatSum, 4>, fold<FloatExtreme<false>, 4>, fold<FloatExtreme<true>, 4>},
-    {fold<Sum32, 4>, fold<Extreme32<false>, 4>, fold<Extreme32<true>, 4>},
-    {fold<Sum64, 8>, fold<Extreme64<false>, 8>, fold<Extreme64<true>, 8>},
-    divide};
+struct Set {
+  static constexpr Fold kFloat32Sum = fold<FloatSum, 4>;
+  static constexpr Fold kFloat32Min = fold<FloatExtreme<false>, 4>;
+  static constexpr Fold kFloat32Max = fold<FloatExtreme<true>, 4>;
+  static constexpr Fold kInt32Sum = fold<Sum32, 4>;
+  static constexpr Fold kInt32Min = fold<Extreme32<false>, 4>;
+  static constexpr Fold kInt32Max = fold<Extreme32<true>, 4>;
+  static constexpr Fold kInt64Sum = fold<Sum64, 8>;
+  static constexpr Fold kInt64Min = fold<Extreme64<false>, 8>;
+  static constexpr Fold kInt64Max = fold<Extreme64<true>, 8>;
+  static constexpr Divide kDivide = divide;
+};
+
+constexpr Kernels kKernels = with_vectors<Set>(KernelSet::avx512);
 
 }  // namespace avx512
 
@@ -377,35 +470,9 @@ const Kernels& kernels() noexcept {
   return *current;
 }
 
-const Row* row_of(const Kernels& of, uint8_t dtype) noexcept {
-  switch (dtype) {
-    case NF_DTYPE_FLOAT32:
-      return &of.float32;
-    case NF_DTYPE_INT32:
-      return &of.int32;
-    case NF_DTYPE_INT64:
-      return &of.int64;
-    default:
-      return nullptr;
-  }
-}
-
 // nullptr where there is none.
 Fold fold_of(const Kernels& of, uint8_t op, uint8_t dtype) noexcept {
-  const Row* const row = row_of(of, dtype);
-  if (row == nullptr) return nullptr;
-  switch (op) {
-    case NF_OP_SUM:
-      return row->sum;
-    case NF_OP_AVG:
-      return dtype == NF_DTYPE_FLOAT32 ? row->sum : nullptr;
-    case NF_OP_MIN:
-      return row->min;
-    case NF_OP_MAX:
-      return row->max;
-    default:
-      return nullptr;
-  }
+  return op < NF_OP_COUNT && dtype < NF_DTYPE_COUNT ? of.folds[dtype][op] : nullptr;
 }
 
 }  // namespace
@@ -422,8 +489,9 @@ void fold(uint8_t op, uint8_t dtype, uint8_t* accumulator, const uint8_t* addend
 
 void finish(uint8_t op, uint8_t dtype, uint8_t* accumulator, size_t elements,
             uint32_t ranks) noexcept {
-  if (op != NF_OP_AVG || dtype != NF_DTYPE_FLOAT32) return;
-  kernels().divide(accumulator, elements, static_cast<float>(ranks));
+  if (op != NF_OP_AVG) return;
+  if (dtype == NF_DTYPE_FLOAT32) kernels().divide_float32(accumulator, elements, ranks);
+  if (dtype == NF_DTYPE_FLOAT64) kernels().divide_float64(accumulator, elements, ranks);
 }
 
 KernelSet best_kernel_set() noexcept {

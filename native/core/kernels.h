@@ -1,13 +1,15 @@
 // The arithmetic of the aggregator: folds one rank's elements into an accumulator.
 //
 // Every kernel set gives the same bits on every CPU:
-// - float32 SUM and AVG add in IEEE single precision, element by element. Where the accumulator is
-//   NaN the sum is that NaN made quiet, else where the addend is NaN that one made quiet; opposite
-//   infinities give 0xFFC00000.
-// - float32 MIN and MAX: an accumulator that is NaN stays, else an addend that is NaN is taken,
+// - float32 and float64 SUM, AVG and PRODUCT are IEEE operations, element by element. Where the
+//   accumulator is NaN the outcome is that NaN made quiet, else where the addend is NaN that one
+//   made quiet; opposite infinities, and infinity times 0, give the negative quiet NaN without a
+//   payload (0xFFC00000 in float32).
+// - their MIN and MAX: an accumulator that is NaN stays, else an addend that is NaN is taken,
 //   else the smaller (greater) of the two; equals, -0 and +0 among them, keep the accumulator.
 //   Elements are taken bit for bit.
-// - int32 and int64 wrap.
+// - integers wrap.
+// - bool is or (SUM, MAX, BOR), and (PRODUCT, MIN, BAND), or xor of bytes that are 0 or 1.
 // This holds in the CPU's default floating-point mode (no flush to zero), which nothing here sets.
 #pragma once
 
@@ -16,8 +18,8 @@
 
 namespace netfold {
 
-// True where the engine can reduce this pair: float32 with SUM, AVG, MIN, MAX; int32 and int64
-// with SUM, MIN, MAX.
+// True where the engine can reduce this pair: every op but AVG for integers and bool; SUM, AVG,
+// PRODUCT, MIN and MAX for float32 and float64.
 [[nodiscard]] bool kernel_exists(uint8_t op, uint8_t dtype) noexcept;
 
 // accumulator[i] = accumulator[i] (op) addend[i]. Elements are little-endian; pointers need no

@@ -12,7 +12,7 @@ constexpr size_t kEventsMax = 1 << 12;
 
 // Floating-point sums depend on the order, so they are folded in rank order (DESIGN invariant 4).
 constexpr bool needs_rank_order(uint8_t dtype) {
-  return dtype == NF_DTYPE_FLOAT32;
+  return dtype == NF_DTYPE_FLOAT32 || dtype == NF_DTYPE_FLOAT64;
 }
 
 uint8_t announcement_type(uint8_t cause) {
@@ -129,8 +129,7 @@ bool Switch::is_fresh(const Header& header, Group* group) {
 // --- the data path ------------------------------------------------------------------------------
 
 bool Switch::data_is_wellformed(const Header& header, const Group& group) const {
-  Fingerprint const belief = unpack_fingerprint(header.fingerprint);
-  return header.elements > 0 && belief.op == header.op && belief.dtype == header.dtype &&
+  return header.elements > 0 &&
          header.elements * dtype_bytes(header.dtype) <= group.payload_bytes &&
          kernel_exists(header.op, header.dtype) && header.bitmap == bit_of(header.rank) &&
          header.ranks == 1 && header.chunk >= config_.first_chunk;
@@ -166,7 +165,8 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
                         .fingerprint_a = version.fingerprint,
                         .fingerprint_b = header.fingerprint});
   }
-  if (holds && version.elements != header.elements) {
+  if (holds && (version.op != header.op || version.dtype != header.dtype ||
+                version.elements != header.elements)) {
     counters_.malformed += 1;
     return;
   }

@@ -11,6 +11,10 @@
 #define NF_UDP_IPV6_BYTES 48
 #define NF_CRC_COVERS_BYTES 52
 #define NF_TAG_COVERS_BYTES 56
+#define NF_FIXED_BLOCK_ELEMENTS 256
+#define NF_FIXED_HEAD_BYTES 2
+#define NF_FIXED_EXPONENT_BIAS 126
+#define NF_FIXED_CLASS_BYTES 64
 
 // Where each header field starts.
 #define NF_OFFSET_MAGIC 0

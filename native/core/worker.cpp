@@ -153,9 +153,10 @@ void Worker::on_result(Nanos now, const Header& header, const Datagram& datagram
     return;
   }
   Active* active = find_active(header.chunk);
-  size_t const elements = chunk_elements(*active, header.chunk);
+  Reduction::Chunk const chunk = active->reduction.chunk(header.chunk - active->first_chunk);
   if (header.fingerprint != active->fingerprint ||
-      header.collective != static_cast<uint32_t>(active->sequence) || header.elements != elements ||
+      header.collective != static_cast<uint32_t>(active->sequence) || header.op != chunk.op ||
+      header.dtype != chunk.dtype || header.elements != chunk.elements ||
       header.bitmap != all_of(config_.size)) {
     counters_.unexpected += 1;
     return;
@@ -163,14 +164,8 @@ void Worker::on_result(Nanos now, const Header& header, const Datagram& datagram
   // Only the last contributor knows when its packet arrived, and only of a packet sent once.
   if (header.rank == config_.rank && header.counter == 1 && slot->attempt == 1)
     sample_round_trip(now - slot->sent_at);
-  size_t const bytes = elements * active->element_bytes;
-  if (datagram.payload != nullptr && active->what.data != nullptr) {
-    uint64_t const offset =
-        (header.chunk - active->first_chunk) * active->elements_per_chunk * active->element_bytes;
-    std::memcpy(active->what.data + offset, datagram.payload, bytes);
-    keep(slot, datagram.payload, bytes);
-  }
-  finish_chunk(now, slot, active, bytes);
+  if (datagram.payload != nullptr) keep(slot, datagram.payload, chunk.bytes);
+  finish_chunk(now, slot, active, datagram.payload);
 }
 
 void Worker::keep(Slot* slot, const uint8_t* payload, size_t bytes) {
@@ -189,7 +184,7 @@ const uint8_t* Worker::kept_result(uint64_t chunk, size_t* bytes) const {
   return history_.data() + index * settlement_.payload_bytes;
 }
 
-void Worker::finish_chunk(Nanos now, Slot* slot, Active* active, size_t bytes) {
+void Worker::finish_chunk(Nanos now, Slot* slot, Active* active, const uint8_t* result) {
   uint64_t const chunk = slot->chunk;
   if (slot->backoff != 0) backed_off_ -= 1;
   if (slot->state == SlotState::queued)
@@ -202,10 +197,16 @@ void Worker::finish_chunk(Nanos now, Slot* slot, Active* active, size_t bytes) {
   newest_result_ = std::max(newest_result_, chunk + 1);
   progress_at_ = now;
   if (backed_off_ != 0) reset_backoff(now, chunk);
-  if (state_ == WorkerState::active && slot->chunk < end_chunk_) enqueue(slot, false);
-  active->bytes_done += bytes;
+  bool const all_could_go = active->reduction.size_known();
+  active->bytes_done += active->reduction.take(chunk - active->first_chunk, result);
   active->chunks_done += 1;
-  if (active->chunks_done < active->chunks) return;
+  offer(slot->chunk);
+  if (!all_could_go) {
+    offer(active->first_chunk, active->chunks);
+    number_chunks();
+  }
+  if (!active->numbered() || active->chunks_done < active->chunks) return;
+  active->reduction.finish();
   counters_.collectives_ok += 1;
   events_.push_back({.kind = WorkerEvent::Kind::completed,
                      .ok = true,
@@ -252,7 +253,7 @@ void Worker::on_void(const Header& header) {
   }
   if (state_ != WorkerState::breaking || outstanding(header.chunk) == nullptr) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    if (header.chunk - active_[i].first_chunk >= active_[i].chunks) continue;
+    if (!active_[i].holds(header.chunk)) continue;
     fail(i);
     break;
   }
@@ -310,28 +311,51 @@ uint64_t Worker::submit(Nanos now, const Collective& what) {
     events_.push_back({.kind = WorkerEvent::Kind::completed, .sequence = sequence});
     return sequence;
   }
-  Active active;
-  active.what = what;
-  active.sequence = sequence;
-  active.fingerprint = pack_fingerprint({.kind = NF_KIND_ALL_REDUCE,
-                                         .op = what.op,
-                                         .dtype = what.dtype,
-                                         .mode = what.mode,
-                                         .elements = what.elements});
-  active.element_bytes = static_cast<uint32_t>(dtype_bytes(what.dtype));
-  active.elements_per_chunk = settlement_.payload_bytes / active.element_bytes;
-  active.first_chunk = end_chunk_;
-  active.chunks = (what.elements + active.elements_per_chunk - 1) / active.elements_per_chunk;
-  active.submitted_at = now;
-  end_chunk_ += active.chunks;
-  uint64_t const first_round =
-      active.first_chunk + std::min<uint64_t>(active.chunks, slots_.size());
-  for (uint64_t chunk = active.first_chunk; chunk < first_round; ++chunk) {
-    Slot& slot = slots_[chunk % slots_.size()];
-    if (slot.state == SlotState::free && slot.chunk == chunk) enqueue(&slot, false);
-  }
-  active_.push_back(active);
+  active_.push_back({.reduction = Reduction(what, config_.size, settlement_.payload_bytes),
+                     .fingerprint = pack_fingerprint({.kind = NF_KIND_ALL_REDUCE,
+                                                      .op = what.op,
+                                                      .dtype = what.tensor_dtype,
+                                                      .mode = what.mode,
+                                                      .elements = what.elements}),
+                     .op = what.op,
+                     .deadline = what.deadline,
+                     .sequence = sequence,
+                     .submitted_at = now});
+  if (what.mode == NF_MODE_FIXED32) staging_.resize(history_.size());
+  number_chunks();
   return sequence;
+}
+
+// A collective's chunks follow those of the one before, so they are numbered in the order of
+// submission, and only when it is known how many that one has. Every rank comes to the same.
+void Worker::number_chunks() {
+  if (state_ != WorkerState::active) return;
+  for (Active& active : active_) {
+    if (active.chunks == 0) active.first_chunk = end_chunk_;
+    uint64_t const from = end_chunk_;
+    end_chunk_ += active.reduction.chunks() - active.chunks;
+    active.chunks = active.reduction.chunks();
+    offer(from, end_chunk_ - from);
+    if (!active.reduction.size_known()) return;
+  }
+}
+
+// Queues those of a range whose turn it is on their slots, which need not be near each other: a
+// slot runs on while another waits.
+void Worker::offer(uint64_t first_chunk, uint64_t chunks) {
+  for (uint64_t i = 0; i < slots_.size(); ++i) {
+    uint64_t const due = slots_[(first_chunk + i) % slots_.size()].chunk;
+    if (due - first_chunk < chunks) offer(due);
+  }
+}
+
+void Worker::offer(uint64_t chunk) {
+  Slot& slot = slots_[chunk % slots_.size()];
+  bool const due = state_ == WorkerState::active && chunk < end_chunk_ &&
+                   slot.state == SlotState::free && slot.chunk == chunk;
+  if (!due) return;
+  const Active& active = *find_active(chunk);
+  if (active.reduction.can_send(chunk - active.first_chunk)) enqueue(&slot, false);
 }
 
 void Worker::enqueue(Slot* slot, bool probe) {
@@ -354,11 +378,6 @@ Worker::Active* Worker::find_active(uint64_t chunk) {
       active_.begin(), active_.end(), chunk,
       [](uint64_t value, const Active& active) { return value < active.first_chunk; });
   return &*std::prev(after);
-}
-
-size_t Worker::chunk_elements(const Active& active, uint64_t chunk) const {
-  uint64_t const before = (chunk - active.first_chunk) * active.elements_per_chunk;
-  return std::min<uint64_t>(active.elements_per_chunk, active.what.elements - before);
 }
 
 // RFC 6298, in integers.
@@ -413,7 +432,7 @@ void Worker::handle_slot_timeouts(Nanos now) {
 
 void Worker::handle_collective_timeouts(Nanos now) {
   for (const Active& active : active_) {
-    if (now < active.what.deadline || request_.type == NF_TYPE_ABORT) continue;
+    if (now < active.deadline || request_.type == NF_TYPE_ABORT) continue;
     begin_abort(now, NF_CAUSE_TIMEOUT, active.sequence);
   }
   if (now < late_due()) return;
@@ -444,7 +463,7 @@ Nanos Worker::poll_timeout() const {
   Nanos due = std::min({request_.due, heartbeat_due_, slot_deadline_});
   if (state_ == WorkerState::active) {
     for (const Active& active : active_)
-      if (request_.type != NF_TYPE_ABORT) due = std::min(due, active.what.deadline);
+      if (request_.type != NF_TYPE_ABORT) due = std::min(due, active.deadline);
     due = std::min(due, late_due());
   }
   if (ack_due_ || !queue_.empty()) due = std::min(due, last_heard_);
@@ -499,8 +518,8 @@ void Worker::begin_break(Nanos now, const Breakage& breakage) {
 bool Worker::all_sent(const Active& active) const {
   uint64_t sent = active.chunks_done;
   for (const Slot& slot : slots_)
-    if (slot.state != SlotState::free && slot.chunk - active.first_chunk < active.chunks) sent += 1;
-  return sent == active.chunks;
+    if (slot.state != SlotState::free && active.holds(slot.chunk)) sent += 1;
+  return active.numbered() && sent == active.chunks;
 }
 
 void Worker::end_break() {
@@ -523,21 +542,20 @@ void Worker::break_alone(uint8_t cause, uint64_t ranks) {
 
 void Worker::free_slots_of(const Active& active) {
   for (Slot& slot : slots_)
-    if (slot.chunk - active.first_chunk < active.chunks && slot.state != SlotState::free) {
+    if (slot.state != SlotState::free && active.holds(slot.chunk)) {
       slot.state = SlotState::free;
       slot.deadline = kNever;
     }
 }
 
 void Worker::fail(size_t index) {
-  Active const active = active_[index];
-  free_slots_of(active);
+  free_slots_of(active_[index]);
   std::erase_if(queue_, [&](uint32_t i) { return slots_[i].state == SlotState::free; });
+  events_.push_back({.kind = WorkerEvent::Kind::completed,
+                     .sequence = active_[index].sequence,
+                     .bytes_done = active_[index].bytes_done});
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(index));
   counters_.collectives_failed += 1;
-  events_.push_back({.kind = WorkerEvent::Kind::completed,
-                     .sequence = active.sequence,
-                     .bytes_done = active.bytes_done});
 }
 
 void Worker::fail_all() {
@@ -653,7 +671,7 @@ void Worker::fill_chunk(Nanos now, Slot* slot, Transmit* out) {
   Header header;
   header.type = slot->probe ? NF_TYPE_PROBE : NF_TYPE_DATA;
   header.flags = slot->attempt > 1 ? NF_FLAG_RESEND : 0;
-  header.op = active.what.op;
+  header.op = active.op;
   header.stream = settlement_.stream;
   header.node = settlement_.node;
   header.chunk = slot->chunk;
@@ -665,15 +683,17 @@ void Worker::fill_chunk(Nanos now, Slot* slot, Transmit* out) {
   if (slot->probe) {
     counters_.probes_tx += 1;
   } else {
-    size_t const elements = chunk_elements(active, slot->chunk);
-    uint64_t const offset = (slot->chunk - active.first_chunk) * active.elements_per_chunk;
-    header.dtype = active.what.dtype;
+    uint64_t const index = slot->chunk - active.first_chunk;
+    Reduction::Chunk const chunk = active.reduction.chunk(index);
+    header.op = chunk.op;
+    header.dtype = chunk.dtype;
     header.ranks = 1;
     header.bitmap = bit_of(config_.rank);
-    header.elements = static_cast<uint16_t>(elements);
-    out->payload_bytes = elements * active.element_bytes;
-    if (active.what.data != nullptr)
-      out->payload = active.what.data + offset * active.element_bytes;
+    header.elements = chunk.elements;
+    size_t const at = static_cast<size_t>(slot - slots_.data()) * settlement_.payload_bytes;
+    uint8_t* const staging = staging_.empty() ? nullptr : staging_.data() + at;
+    out->payload = active.reduction.contribution(index, staging);
+    out->payload_bytes = chunk.bytes;
     counters_.data_tx += 1;
     counters_.data_resent += slot->attempt > 1 ? 1 : 0;
   }

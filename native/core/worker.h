@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/control.h"
+#include "core/reduction.h"
 
 namespace netfold {
 
@@ -34,15 +35,6 @@ struct WorkerConfig {
   Nanos probe_max = kSecond;                  // a waiting lane probes no less often than this
   Nanos request_repeat = 100 * kMillisecond;  // control messages, doubling up to a heartbeat
   Nanos late_after = 10 * kSecond;
-};
-
-struct Collective {
-  uint8_t* data = nullptr;  // reduced in place; null: counted, for a simulator
-  uint64_t elements = 0;    // at least 1
-  uint8_t op = NF_OP_SUM;
-  uint8_t dtype = NF_DTYPE_FLOAT32;
-  uint8_t mode = NF_MODE_FLOAT32;
-  Nanos deadline = kNever;
 };
 
 enum class WorkerState : uint8_t {
@@ -121,17 +113,20 @@ class Worker {
 
  private:
   struct Active {  // a collective with chunks that are not done
-    Collective what;
-    uint64_t sequence = 0;
+    Reduction reduction;
     uint64_t fingerprint = 0;
-    uint64_t first_chunk = 0;
-    uint64_t chunks = 0;
+    uint8_t op = 0;
+    Nanos deadline = kNever;
+    uint64_t sequence = 0;
+    uint64_t first_chunk = ~uint64_t{0};  // until those before it have all their numbers
+    uint64_t chunks = 0;                  // numbered so far
     uint64_t chunks_done = 0;
     uint64_t bytes_done = 0;
-    uint32_t elements_per_chunk = 0;
-    uint32_t element_bytes = 0;
     Nanos submitted_at = 0;
     bool late_reported = false;
+
+    [[nodiscard]] bool holds(uint64_t chunk) const { return chunk - first_chunk < chunks; }
+    [[nodiscard]] bool numbered() const { return reduction.size_known() && chunks != 0; }
   };
   enum class SlotState : uint8_t { free, queued, sent, held };
   struct Slot {          // one per chunk the lane may have outstanding
@@ -166,15 +161,17 @@ class Worker {
   void on_breakage(Nanos now, const Datagram& datagram);
   // the lane
   void settle(Nanos now);
+  void number_chunks();
+  void offer(uint64_t first_chunk, uint64_t chunks);
+  void offer(uint64_t chunk);
   void enqueue(Slot* slot, bool probe);
   void keep(Slot* slot, const uint8_t* payload, size_t bytes);
-  void finish_chunk(Nanos now, Slot* slot, Active* active, size_t bytes);
+  void finish_chunk(Nanos now, Slot* slot, Active* active, const uint8_t* result);
   void reset_backoff(Nanos now, uint64_t below_chunk);
   void sample_round_trip(Nanos sample);
   [[nodiscard]] Nanos retransmit_after(uint32_t backoff) const;
   [[nodiscard]] Active* find_active(uint64_t chunk);
   [[nodiscard]] Slot* outstanding(uint64_t chunk);
-  [[nodiscard]] size_t chunk_elements(const Active& active, uint64_t chunk) const;
   void handle_slot_timeouts(Nanos now);
   void handle_collective_timeouts(Nanos now);
   void handle_silence(Nanos now);
@@ -216,6 +213,7 @@ class Worker {
   std::deque<Active> active_;
   std::vector<Slot> slots_;
   std::vector<uint8_t> history_;
+  std::vector<uint8_t> staging_;  // what a slot sends, where that is not the tensor itself
   std::deque<uint32_t> queue_;    // slots with something to send; bounded by the window
   uint64_t newest_result_ = 0;    // one past the largest chunk a result came for
   uint64_t suspect_end_ = 0;      // chunks below may have been lost on the way up

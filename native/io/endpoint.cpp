@@ -31,6 +31,10 @@ void check(const Collective& collective) {
   if (!kernel_exists(collective.op, collective.dtype)) {
     throw std::invalid_argument("no kernel for this op and dtype");
   }
+  const bool sums = collective.op == NF_OP_SUM || collective.op == NF_OP_AVG;
+  if (collective.mode == NF_MODE_FIXED32 && !(sums && collective.dtype == NF_DTYPE_FLOAT32)) {
+    throw std::invalid_argument("fixed32 sums float32");
+  }
 }
 
 std::chrono::steady_clock::time_point time_point(Nanos time) {

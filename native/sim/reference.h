@@ -1,6 +1,7 @@
 // What a collective works on and what must come out, computed by plain scalar loops of its own.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/types.h"
@@ -17,12 +18,25 @@ struct CollectivePlan {
   bool specials = false;  // NaN, infinities, denormals, -0 among the floats
 };
 
+// What comes out of a collective, on every rank.
+struct Reference {
+  struct Pass {
+    size_t element_bytes = 1;
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<uint8_t> tensor;
+  std::vector<Pass> passes;  // what the aggregator's results carry, in the order of the chunks
+
+  [[nodiscard]] uint64_t chunks(size_t payload_bytes) const;
+  [[nodiscard]] std::span<const uint8_t> chunk(uint64_t index, size_t payload_bytes) const;
+};
+
 [[nodiscard]] size_t element_bytes(const CollectivePlan& plan);
 
 // The tensor of `rank` before the collective.
 [[nodiscard]] std::vector<uint8_t> make_input(const CollectivePlan& plan, uint32_t rank);
 
-// The tensor of every rank after it: the left fold of the inputs in rank order.
-[[nodiscard]] std::vector<uint8_t> make_reference(const CollectivePlan& plan, uint32_t ranks);
+// The left fold of the inputs in rank order; for fixed32 the sum of the quantised inputs.
+[[nodiscard]] Reference make_reference(const CollectivePlan& plan, uint32_t ranks);
 
 }  // namespace netfold

@@ -241,13 +241,22 @@ class Draw {
   }
 
   void draw_numbers(CollectivePlan* plan) {
-    constexpr uint8_t kDtypes[] = {NF_DTYPE_FLOAT32, NF_DTYPE_FLOAT32, NF_DTYPE_INT32,
-                                   NF_DTYPE_INT64};
-    constexpr uint8_t kOps[] = {NF_OP_SUM, NF_OP_SUM, NF_OP_MIN, NF_OP_MAX, NF_OP_AVG};
-    plan->dtype = kDtypes[random_.below(4)];
-    const bool is_float = plan->dtype == NF_DTYPE_FLOAT32;
-    plan->op = kOps[random_.below(is_float ? 5 : 4)];
+    constexpr uint8_t kDtypes[] = {NF_DTYPE_FLOAT32, NF_DTYPE_FLOAT32, NF_DTYPE_FLOAT32,
+                                   NF_DTYPE_FLOAT32, NF_DTYPE_FLOAT64, NF_DTYPE_INT32,
+                                   NF_DTYPE_INT64,   NF_DTYPE_INT16,   NF_DTYPE_INT8,
+                                   NF_DTYPE_UINT8,   NF_DTYPE_BOOL};
+    constexpr uint8_t kFloatOps[] = {NF_OP_SUM, NF_OP_SUM, NF_OP_AVG,
+                                     NF_OP_MIN, NF_OP_MAX, NF_OP_PRODUCT};
+    constexpr uint8_t kIntegerOps[] = {NF_OP_SUM,  NF_OP_MIN, NF_OP_MAX, NF_OP_PRODUCT,
+                                       NF_OP_BAND, NF_OP_BOR, NF_OP_BXOR};
+    plan->dtype = kDtypes[random_.below(std::size(kDtypes))];
+    const bool is_float = plan->dtype == NF_DTYPE_FLOAT32 || plan->dtype == NF_DTYPE_FLOAT64;
+    plan->op = is_float ? kFloatOps[random_.below(std::size(kFloatOps))]
+                        : kIntegerOps[random_.below(std::size(kIntegerOps))];
     plan->mode = is_float ? NF_MODE_FLOAT32 : NF_MODE_EXACT;
+    const bool sums = plan->op == NF_OP_SUM || plan->op == NF_OP_AVG;
+    if (plan->dtype == NF_DTYPE_FLOAT32 && sums && random_.chance(500'000))
+      plan->mode = NF_MODE_FIXED32;
   }
 
   void draw_application(WorkerPlan* worker) {
@@ -432,11 +441,12 @@ CollectivePlan believed_plan(const Scenario& scenario, const WorkerPlan& worker,
   switch (worker.oddity) {
     case Oddity::op:
       plan.op = plan.op == NF_OP_MIN ? NF_OP_MAX : NF_OP_MIN;
+      if (plan.mode == NF_MODE_FIXED32) plan.mode = NF_MODE_FLOAT32;
       break;
     case Oddity::dtype:
-      plan.dtype = plan.dtype == NF_DTYPE_INT32 ? NF_DTYPE_FLOAT32 : NF_DTYPE_INT32;
-      plan.mode = plan.dtype == NF_DTYPE_FLOAT32 ? NF_MODE_FLOAT32 : NF_MODE_EXACT;
-      if (plan.dtype == NF_DTYPE_INT32 && plan.op == NF_OP_AVG) plan.op = NF_OP_SUM;
+      plan.dtype = plan.dtype == NF_DTYPE_INT32 ? NF_DTYPE_INT64 : NF_DTYPE_INT32;
+      plan.mode = NF_MODE_EXACT;
+      if (plan.op == NF_OP_AVG) plan.op = NF_OP_SUM;
       break;
     case Oddity::elements:
       plan.elements += 1;

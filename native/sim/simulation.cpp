@@ -353,15 +353,15 @@ void Simulation::submit_next(Actor* actor) {
     return;
   }
   outcome = Outcome::pending;
-  const uint64_t per_chunk = actor->engine->settlement().payload_bytes / element_bytes(plan);
   auto [entry, fresh] =
       actor->tensors.try_emplace(sequence, plan, actor->plan->config.rank, actor->end_chunk);
-  actor->end_chunk += (plan.elements + per_chunk - 1) / per_chunk;
+  actor->end_chunk += chunks_of(*actor, sequence, plan);
   Collective what;
   what.data = entry->second.data();
   what.elements = plan.elements;
   what.op = plan.op;
   what.dtype = plan.dtype;
+  what.tensor_dtype = plan.dtype;
   what.mode = plan.mode;
   if (actor->plan->timeout > 0) what.deadline = timeline_.now() + actor->plan->timeout;
   if (actor->engine->submit(timeline_.now(), what) != sequence)
@@ -383,7 +383,7 @@ void Simulation::on_completed(Actor* actor, const WorkerEvent& event) {
     const auto& reference = references_[actor->plan->group][event.sequence - 1];
     wrong = event.sequence == actor->plan->odd_sequence
                 ? "a collective that ranks disagree on succeeded"
-                : tensor.check_result(reference);
+                : tensor.check_result(reference.tensor);
   }
   if (!wrong.empty())
     fail("rank " + std::to_string(actor->fate.rank) + ", collective " +
@@ -457,6 +457,17 @@ void Simulation::observe_sent(Actor* actor, const Transmit& transmit) {
     fail("rank " + std::to_string(actor->fate.rank) + " does not wait quietly");
 }
 
+// How many chunks the collective has in the eyes of a worker, who may be the odd one. Of fixed32
+// all have to agree on the first before any knows.
+uint64_t Simulation::chunks_of(const Actor& actor, uint64_t sequence,
+                               const CollectivePlan& plan) const {
+  const size_t payload = actor.engine->settlement().payload_bytes;
+  if (plan.mode == NF_MODE_FIXED32)
+    return references_[actor.plan->group][sequence - 1].chunks(payload);
+  const uint64_t per_chunk = payload / element_bytes(plan);
+  return (plan.elements + per_chunk - 1) / per_chunk;
+}
+
 // Invariant 9: who sends chunk c keeps the result of c - window, outside the user's tensor.
 //
 // Where a rank skips a collective, its chunks are shifted against the others': one in the middle of
@@ -475,14 +486,11 @@ void Simulation::check_kept(Actor* actor, uint64_t chunk) {
   const uint8_t* kept = actor->engine->kept_result(before, &bytes);
   if (kept == nullptr) return fail("a chunk left the window before its predecessor's result");
   for (const auto& [sequence, tensor] : actor->tensors) {
-    const CollectivePlan& plan = tensor.plan;
-    const uint64_t per_chunk = actor->engine->settlement().payload_bytes / element_bytes(plan);
-    if (before < tensor.first_chunk ||
-        before >= tensor.first_chunk + (plan.elements + per_chunk - 1) / per_chunk)
-      continue;
-    const auto& reference = references_[actor->plan->group][sequence - 1];
-    const size_t offset = (before - tensor.first_chunk) * per_chunk * element_bytes(plan);
-    if (!std::equal(kept, kept + bytes, reference.begin() + static_cast<ptrdiff_t>(offset)))
+    const uint64_t index = before - tensor.first_chunk;
+    if (index >= chunks_of(*actor, sequence, tensor.plan)) continue;
+    const auto expected = references_[actor->plan->group][sequence - 1].chunk(
+        index, actor->engine->settlement().payload_bytes);
+    if (!std::equal(kept, kept + bytes, expected.begin(), expected.end()))
       fail("rank " + std::to_string(actor->fate.rank) + ": the kept result of chunk " +
            std::to_string(before) + " of collective " + std::to_string(sequence) + " is another");
   }

@@ -83,6 +83,8 @@ class Simulation {
   void arm(Actor* actor, uint32_t sequence);
   void close(Actor* actor);
   // verdicts
+  [[nodiscard]] uint64_t chunks_of(const Actor& actor, uint64_t sequence,
+                                   const CollectivePlan& plan) const;
   void check_kept(Actor* actor, uint64_t chunk);
   void check_end();
   [[nodiscard]] bool all_closed() const;
@@ -101,7 +103,7 @@ class Simulation {
   Random forger_random_;
   std::unique_ptr<Switch> switch_;
   std::deque<Actor> actors_;
-  std::vector<std::vector<std::vector<uint8_t>>> references_;  // by group, by sequence - 1
+  std::vector<std::vector<Reference>> references_;  // by group, by sequence - 1
   bool switch_dead_ = false;
   Nanos switch_frozen_until_ = 0;
   Nanos switch_wake_at_ = kNever;

@@ -452,7 +452,7 @@ void test_wrong_arguments_are_refused() {
   unknown.elements = some.size();
   unknown.dtype = 99;
   CHECK(throws<std::invalid_argument>([&] { group[0]->submit(unknown, kNever, true); }));
-  unknown.dtype = NF_DTYPE_BOOL;
+  unknown.dtype = NF_DTYPE_FLOAT16;
   CHECK(throws<std::invalid_argument>([&] { group[0]->submit(unknown, kNever, true); }));
   check_all_reduce(group, 256, true);  // they took no sequence number
 }

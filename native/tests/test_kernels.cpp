@@ -20,67 +20,111 @@ struct Pair {
   uint8_t dtype;
 };
 
-constexpr uint8_t kOps[] = {NF_OP_SUM, NF_OP_AVG, NF_OP_MIN, NF_OP_MAX};
-constexpr uint8_t kDtypes[] = {NF_DTYPE_FLOAT32, NF_DTYPE_INT32, NF_DTYPE_INT64};
-
 size_t element_bytes(uint8_t dtype) {
-  return dtype == NF_DTYPE_INT64 ? 8 : 4;
+  return nf_dtype_bytes(dtype);
 }
 
-bool is_nan(uint32_t bits) {
-  return (bits & 0x7FFFFFFF) > 0x7F800000;
+bool is_float(uint8_t dtype) {
+  return dtype == NF_DTYPE_FLOAT32 || dtype == NF_DTYPE_FLOAT64;
 }
 
 // One element at a time, straight from the description in kernels.h.
-uint32_t naive_float(uint8_t op, uint32_t left, uint32_t right) {
-  const bool adds = op == NF_OP_SUM || op == NF_OP_AVG;
-  if (is_nan(left)) return adds ? left | 0x00400000 : left;
-  if (is_nan(right)) return adds ? right | 0x00400000 : right;
-  const float a = std::bit_cast<float>(left);
-  const float b = std::bit_cast<float>(right);
+template <class Float, class Bits>
+Bits naive_float(uint8_t op, Bits left, Bits right) {
+  constexpr Bits kQuiet = sizeof(Bits) == 4 ? 0x00400000 : Bits{1} << 51;
+  constexpr Bits kDefaultNan = sizeof(Bits) == 4 ? 0xFFC00000 : Bits{0xFFF8} << 48;
+  const bool chooses = op == NF_OP_MIN || op == NF_OP_MAX;
+  const auto a = std::bit_cast<Float>(left);
+  const auto b = std::bit_cast<Float>(right);
+  if (std::isnan(a)) return chooses ? left : left | kQuiet;
+  if (std::isnan(b)) return chooses ? right : right | kQuiet;
   if (op == NF_OP_MIN) return b < a ? right : left;
   if (op == NF_OP_MAX) return b > a ? right : left;
-  if (std::isinf(a) && std::isinf(b) && a != b) return 0xFFC00000;
-  return std::bit_cast<uint32_t>(a + b);
+  const Float outcome = op == NF_OP_PRODUCT ? a * b : a + b;
+  return std::isnan(outcome) ? kDefaultNan : std::bit_cast<Bits>(outcome);
 }
 
-template <class Signed, class Unsigned>
-Unsigned naive_integer(uint8_t op, Unsigned left, Unsigned right) {
-  const auto a = static_cast<Signed>(left);
-  const auto b = static_cast<Signed>(right);
-  if (op == NF_OP_MIN) return b < a ? right : left;
-  if (op == NF_OP_MAX) return b > a ? right : left;
-  return left + right;
+template <class Integer>
+Integer naive_integer(uint8_t op, Integer a, Integer b) {
+  switch (op) {
+    case NF_OP_MIN:
+      return b < a ? b : a;
+    case NF_OP_MAX:
+      return b > a ? b : a;
+    case NF_OP_PRODUCT:
+      return static_cast<Integer>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    case NF_OP_BAND:
+      return static_cast<Integer>(a & b);
+    case NF_OP_BOR:
+      return static_cast<Integer>(a | b);
+    case NF_OP_BXOR:
+      return static_cast<Integer>(a ^ b);
+    default:
+      return static_cast<Integer>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  }
+}
+
+uint8_t naive_bool(uint8_t op, uint8_t a, uint8_t b) {
+  if (op == NF_OP_BXOR) return a ^ b;
+  return op == NF_OP_SUM || op == NF_OP_MAX || op == NF_OP_BOR ? a | b : a & b;
+}
+
+template <class Element, class Function>
+void each(Function function, uint8_t* accumulator, const uint8_t* addend, size_t elements) {
+  for (size_t i = 0; i < elements; ++i) {
+    Element left;
+    Element right;
+    std::memcpy(&left, accumulator + i * sizeof left, sizeof left);
+    std::memcpy(&right, addend + i * sizeof right, sizeof right);
+    left = function(left, right);
+    std::memcpy(accumulator + i * sizeof left, &left, sizeof left);
+  }
+}
+
+template <class Integer>
+void each_integer(uint8_t op, uint8_t* accumulator, const uint8_t* addend, size_t elements) {
+  each<Integer>([op](Integer a, Integer b) { return naive_integer(op, a, b); }, accumulator, addend,
+                elements);
 }
 
 void naive_fold(Pair pair, uint8_t* accumulator, const uint8_t* addend, size_t elements) {
-  const size_t bytes = element_bytes(pair.dtype);
-  for (size_t i = 0; i < elements; ++i) {
-    uint64_t left = 0;
-    uint64_t right = 0;
-    std::memcpy(&left, accumulator + i * bytes, bytes);
-    std::memcpy(&right, addend + i * bytes, bytes);
-    if (pair.dtype == NF_DTYPE_FLOAT32) {
-      left = naive_float(pair.op, static_cast<uint32_t>(left), static_cast<uint32_t>(right));
-    } else if (pair.dtype == NF_DTYPE_INT32) {
-      left = naive_integer<int32_t>(pair.op, static_cast<uint32_t>(left),
-                                    static_cast<uint32_t>(right));
-    } else {
-      left = naive_integer<int64_t>(pair.op, left, right);
-    }
-    std::memcpy(accumulator + i * bytes, &left, bytes);
+  const uint8_t op = pair.op;
+  switch (pair.dtype) {
+    case NF_DTYPE_FLOAT32:
+      return each<uint32_t>([op](uint32_t a, uint32_t b) { return naive_float<float>(op, a, b); },
+                            accumulator, addend, elements);
+    case NF_DTYPE_FLOAT64:
+      return each<uint64_t>([op](uint64_t a, uint64_t b) { return naive_float<double>(op, a, b); },
+                            accumulator, addend, elements);
+    case NF_DTYPE_BOOL:
+      return each<uint8_t>([op](uint8_t a, uint8_t b) { return naive_bool(op, a, b); }, accumulator,
+                           addend, elements);
+    case NF_DTYPE_UINT8:
+      return each_integer<uint8_t>(op, accumulator, addend, elements);
+    case NF_DTYPE_INT8:
+      return each_integer<int8_t>(op, accumulator, addend, elements);
+    case NF_DTYPE_INT16:
+      return each_integer<int16_t>(op, accumulator, addend, elements);
+    case NF_DTYPE_INT32:
+      return each_integer<int32_t>(op, accumulator, addend, elements);
+    default:
+      return each_integer<int64_t>(op, accumulator, addend, elements);
   }
 }
 
-void naive_finish(uint8_t* accumulator, size_t elements, uint32_t ranks) {
+template <class Float>
+void naive_divide(uint8_t* accumulator, size_t elements, uint32_t ranks) {
   for (size_t i = 0; i < elements; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, accumulator + 4 * i, 4);
-    bits = is_nan(bits)
-               ? bits | 0x00400000
-               : std::bit_cast<uint32_t>(std::bit_cast<float>(bits) / static_cast<float>(ranks));
-    std::memcpy(accumulator + 4 * i, &bits, 4);
+    Float value;
+    std::memcpy(&value, accumulator + i * sizeof value, sizeof value);
+    value /= static_cast<Float>(ranks);
+    std::memcpy(accumulator + i * sizeof value, &value, sizeof value);
   }
+}
+
+void naive_finish(uint8_t dtype, uint8_t* accumulator, size_t elements, uint32_t ranks) {
+  if (dtype == NF_DTYPE_FLOAT32) naive_divide<float>(accumulator, elements, ranks);
+  if (dtype == NF_DTYPE_FLOAT64) naive_divide<double>(accumulator, elements, ranks);
 }
 
 // Values at the edges: zeros, denormals, extremes, infinities, quiet and signalling NaNs of both
@@ -99,12 +143,24 @@ constexpr uint64_t kIntegers[] = {0,
                                   0x7FFFFFFFFFFFFFFF,
                                   0x8000000000000000,
                                   0x7FFFFFFF80000000,
-                                  0x800000007FFFFFFF};
+                                  0x800000007FFFFFFF,
+                                  0x7F,
+                                  0x80,
+                                  0xFF,
+                                  0x7FFF,
+                                  0x8000};
+constexpr uint64_t kDoubles[] = {0x0000000000000000, 0x8000000000000000, 0x0000000000000001,
+                                 0x800FFFFFFFFFFFFF, 0x0010000000000000, 0x3FF0000000000000,
+                                 0xBFF0000000000001, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000,
+                                 0xFFF0000000000000, 0x7FF8000000001234, 0xFFF0000000000001,
+                                 0xFFFFFFFFFFFFFFFF};
 
 // Every pair of edge values, in `left` and `right`.
 void edge_pairs(uint8_t dtype, std::vector<uint8_t>& left, std::vector<uint8_t>& right) {
   std::vector<uint64_t> values(std::begin(kIntegers), std::end(kIntegers));
   if (dtype == NF_DTYPE_FLOAT32) values.assign(std::begin(kFloats), std::end(kFloats));
+  if (dtype == NF_DTYPE_FLOAT64) values.assign(std::begin(kDoubles), std::end(kDoubles));
+  if (dtype == NF_DTYPE_BOOL) values = {0, 1};
   const size_t bytes = element_bytes(dtype);
   for (const uint64_t a : values) {
     for (const uint64_t b : values) {
@@ -118,17 +174,28 @@ void edge_pairs(uint8_t dtype, std::vector<uint8_t>& left, std::vector<uint8_t>&
 
 std::mt19937_64 generator{1472};
 
+uint64_t draw(uint8_t dtype) {
+  const uint64_t bits = generator();
+  const uint64_t kind = generator() % 8;
+  switch (dtype) {
+    case NF_DTYPE_FLOAT32:
+      if (kind == 0) return kFloats[bits % std::size(kFloats)];
+      return kind > 2 ? (bits & 0x83FFFFFF) | 0x3C000000 : bits;  // of like size: sums round
+    case NF_DTYPE_FLOAT64:
+      if (kind == 0) return kDoubles[bits % std::size(kDoubles)];
+      return kind > 2 ? (bits & 0x803FFFFFFFFFFFFF) | 0x3FC0000000000000 : bits;
+    case NF_DTYPE_BOOL:
+      return bits & 1;
+    default:
+      return kind == 0 ? kIntegers[bits % std::size(kIntegers)] : bits;
+  }
+}
+
 void fill(uint8_t dtype, std::vector<uint8_t>& bytes) {
-  for (size_t at = 0; at + 4 <= bytes.size(); at += 4) {
-    auto word = static_cast<uint32_t>(generator());
-    if (dtype == NF_DTYPE_FLOAT32) {
-      const uint64_t kind = generator() % 8;
-      if (kind == 0) word = kFloats[generator() % std::size(kFloats)];
-      if (kind > 2) word = (word & 0x83FFFFFF) | 0x3C000000;  // of like size: sums round
-    } else if (generator() % 8 == 0) {
-      word = static_cast<uint32_t>(kIntegers[generator() % std::size(kIntegers)]);
-    }
-    std::memcpy(bytes.data() + at, &word, 4);
+  const size_t size = element_bytes(dtype);
+  for (size_t at = 0; at + size <= bytes.size(); at += size) {
+    const uint64_t element = draw(dtype);
+    std::memcpy(bytes.data() + at, &element, size);
   }
 }
 
@@ -155,7 +222,7 @@ void check_fold(Pair pair, const uint8_t* left, const uint8_t* right, size_t ele
   CHECK(addend == untouched);
 
   if (pair.op == NF_OP_AVG) {
-    naive_finish(expected.data() + kGuard + left_offset, elements, ranks);
+    naive_finish(pair.dtype, expected.data() + kGuard + left_offset, elements, ranks);
   }
   netfold::finish(pair.op, pair.dtype, target, elements, ranks);
   CHECK(accumulator == expected);
@@ -189,9 +256,11 @@ void check_set(Pair pair) {
 void check_exists() {
   for (unsigned op = 0; op < 256; ++op) {
     for (unsigned dtype = 0; dtype < 256; ++dtype) {
-      const bool simple = op == NF_OP_SUM || op == NF_OP_MIN || op == NF_OP_MAX;
-      const bool expected = (dtype == NF_DTYPE_FLOAT32 && (simple || op == NF_OP_AVG)) ||
-                            ((dtype == NF_DTYPE_INT32 || dtype == NF_DTYPE_INT64) && simple);
+      const bool known = op < NF_OP_COUNT && nf_dtype_bytes(dtype) != 0 &&
+                         dtype != NF_DTYPE_FLOAT16 && dtype != NF_DTYPE_BFLOAT16;
+      const bool bitwise = op == NF_OP_BAND || op == NF_OP_BOR || op == NF_OP_BXOR;
+      const bool expected =
+          known && (is_float(static_cast<uint8_t>(dtype)) ? !bitwise : op != NF_OP_AVG);
       const auto op8 = static_cast<uint8_t>(op);
       const auto dtype8 = static_cast<uint8_t>(dtype);
       CHECK(netfold::kernel_exists(op8, dtype8) == expected);
@@ -221,8 +290,8 @@ int main() {
     }
     CHECK(netfold::kernel_set() == set);
     check_exists();
-    for (const uint8_t op : kOps) {
-      for (const uint8_t dtype : kDtypes) {
+    for (uint8_t op = 0; op < NF_OP_COUNT; ++op) {
+      for (uint8_t dtype = 0; dtype < NF_DTYPE_COUNT; ++dtype) {
         if (netfold::kernel_exists(op, dtype)) check_set({op, dtype});
       }
     }

@@ -51,12 +51,15 @@ class Endpoint:
         dtype: int,
         op: int,
         mode: int,
+        tensor_dtype: int,
         timeout_ns: int,
         deferred: bool,
     ) -> int:
         """Starts an all-reduce in place over `elements` at `pointer`, which stays valid until the
-        outcome. Returns its sequence number in the group (from 1). `deferred`: the caller will
-        wait() at once and drives the engine itself, so the I/O thread is not woken."""
+        outcome. Returns its sequence number in the group (from 1). `tensor_dtype`: what the
+        application reduces, where `dtype` is what it was widened to; ranks must agree on it.
+        `deferred`: the caller will wait() at once and drives the engine itself, so the I/O thread
+        is not woken. Raises ValueError for an op, dtype and mode that no kernel has."""
     def skip(self) -> int:
         """A collective that another path carries takes its sequence number."""
     def wait(self, sequence: int, timeout_ns: int) -> int:

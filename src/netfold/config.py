@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from netfold import defaults
-from netfold._wire import PAYLOAD_BYTES_MAX
+from netfold._wire import PAYLOAD_BYTES_MAX, Mode
 from netfold.errors import ConfigError
 
 SECRET_CHARACTERS_MIN: Final = 16
@@ -24,6 +24,8 @@ VARIABLES: Final = {
     "NETFOLD_SECRET_FILE": "a file with the switch's secret, at least "
     f"{SECRET_CHARACTERS_MIN} characters",
     "NETFOLD_IFNAME": "the name of the network interface that leads to the switch",
+    "NETFOLD_MODE": "how float32 sums are computed: float32 (in rank order) or fixed32 (fixed "
+    "point, independent of the order)",
     "NETFOLD_TIMEOUT": "seconds a collective may take when the script sets no timeout",
     "NETFOLD_JOIN_TIMEOUT": "seconds forming a group may take",
     "NETFOLD_LEASE": "seconds without a sign of life before the switch counts as dead",
@@ -52,6 +54,7 @@ class Config:
     job: str = defaults.JOB
     secret: bytes | None = None  # 16 bytes
     interface: str = ""
+    mode: Mode = Mode.FLOAT32
     timeout_s: float | None = None
     join_timeout_s: float = defaults.JOIN_TIMEOUT_S
     lease_s: float = defaults.LEASE_S
@@ -70,6 +73,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
         job=_job(env),
         secret=_secret(env),
         interface=_interface(env),
+        mode=_mode(env),
         timeout_s=_seconds(env, "NETFOLD_TIMEOUT", None),
         join_timeout_s=_seconds(env, "NETFOLD_JOIN_TIMEOUT", None) or defaults.JOIN_TIMEOUT_S,
         lease_s=_seconds(env, "NETFOLD_LEASE", None) or defaults.LEASE_S,
@@ -186,6 +190,14 @@ def _job(env: Mapping[str, str]) -> str:
 def _secret(env: Mapping[str, str]) -> bytes | None:
     file = env.get("NETFOLD_SECRET_FILE", "")
     return read_secret("NETFOLD_SECRET_FILE", file) if file else None
+
+
+def _mode(env: Mapping[str, str]) -> Mode:
+    text = env.get("NETFOLD_MODE", "") or defaults.MODE
+    modes = {mode.name.lower(): mode for mode in (Mode.FLOAT32, Mode.FIXED32)}
+    if text not in modes:
+        raise _wrong("NETFOLD_MODE", text, VARIABLES["NETFOLD_MODE"])
+    return modes[text]
 
 
 def _interface(env: Mapping[str, str]) -> str:

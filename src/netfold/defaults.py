@@ -11,6 +11,9 @@ SWITCH_LISTEN: Final = "0.0.0.0"
 JOB: Final = "netfold"
 JOB_NAME_BYTES_MAX: Final = 64
 
+# How float32 sums are computed; nothing less exact is ever chosen silently.
+MODE: Final = "float32"
+
 # Without a sign of life for this long a member, or the switch, is dead. Long enough for a
 # process that swaps or is stopped by a debugger for a moment.
 LEASE_S: Final = 5.0

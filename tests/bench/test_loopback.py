@@ -34,6 +34,7 @@ def numbers(workers: int) -> dict[str, Any]:
     """What `netfold bench allreduce --json` writes, where gloo takes twice as long."""
     results = [
         {
+            "case": case,
             "engine": engine,
             "strategy": allreduce.STRATEGIES[engine],
             "mode": "float32",
@@ -42,7 +43,7 @@ def numbers(workers: int) -> dict[str, Any]:
             "median_s": seconds,
             "min_s": seconds / 2,
         }
-        for size in (4096, 1 << 20)
+        for case, size in enumerate((4096, 1 << 20))
         for engine, seconds in (("netfold", 0.001), ("gloo", 0.002))
     ]
     return {

@@ -23,10 +23,22 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_dtype_and_op_is_exact(switch: Switch, size: int) -> None:
+def test_every_dtype_and_op_is_a_fold_in_rank_order(switch: Switch, size: int) -> None:
+    """T33, T34, T35, T36: bit for bit, all of it in the switch; integer AVG is refused by name."""
     for line in outcomes("reduce_all", size, switch.address):
-        assert line["paths"]["switch"]["collectives"] > 0
-        assert line["paths"]["gloo"]["collectives"] > 0
+        assert line["paths"]["switch"]["collectives"] == 4 * 5 + 6 * 7
+        assert line["refused"]["code"] == "unsupported"
+        assert "all_reduce AVG of int32" in line["refused"]["text"]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_fixed_point_keeps_its_bound_and_its_bits(switch: Switch, size: int) -> None:
+    for line in outcomes("fixed", size, switch.address, NETFOLD_MODE="fixed32"):
+        assert line["same"]
+        assert line["within"]
+        assert line["average"]
+        assert [str(value) for value in line["special"]] == ["nan", "nan", "-inf"]
+        assert line["paths"]["switch"]["collectives"] == 7
 
 
 def test_layouts_and_bits(switch: Switch) -> None:

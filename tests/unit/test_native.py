@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netfold import _native
-from netfold._wire import HEADER_BYTES, VERSION, DType, Op, PacketType
+from netfold._wire import HEADER_BYTES, VERSION, DType, Mode, Op, PacketType
 
 
 def test_crc_of_the_standard_text_and_in_pieces() -> None:
@@ -80,7 +80,7 @@ def test_a_slot_takes_each_member_once_and_serves_when_complete() -> None:
 
 def test_folds_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="no kernel"):
-        _native.fold(Op.SUM, DType.BOOL, b"\x00", b"\x00")
+        _native.fold(Op.AVG, DType.BOOL, b"\x00", b"\x00")
     with pytest.raises(ValueError, match="whole elements"):
         _native.fold(Op.SUM, DType.FLOAT32, bytes(4), bytes(8))
     with pytest.raises(ValueError, match="kernel set"):
@@ -97,9 +97,15 @@ def test_an_endpoint_refuses_what_the_engine_cannot_take() -> None:
         with pytest.raises(ValueError, match=r"."):
             endpoint(**changed)
     open_one = endpoint()
-    for elements, dtype, op in ((0, DType.FLOAT32, Op.SUM), (1, 99, Op.SUM), (1, DType.BOOL, 0)):
+    for elements, dtype, op, mode in (
+        (0, DType.FLOAT32, Op.SUM, Mode.FLOAT32),
+        (1, 99, Op.SUM, Mode.EXACT),
+        (1, DType.BOOL, Op.AVG, Mode.EXACT),
+        (1, DType.FLOAT64, Op.SUM, Mode.FIXED32),
+        (1, DType.FLOAT32, Op.MAX, Mode.FIXED32),
+    ):
         with pytest.raises(ValueError, match=r"."):
-            open_one.submit(0, elements, dtype, op, 0, 0, True)
+            open_one.submit(0, elements, dtype, op, mode, dtype, 0, True)
     open_one.close()
     with pytest.raises(RuntimeError, match="closed"):
         open_one.join(0)

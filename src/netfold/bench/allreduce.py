@@ -15,7 +15,8 @@ from netfold.lab.team import Team
 SCHEMA = "netfold.bench/1"
 OURS = "netfold"
 STRATEGIES = {"netfold": "switch", "gloo": "gloo default"}
-ELEMENT_BYTES = {"float32": 4, "int32": 4, "int64": 8}
+ELEMENT_BYTES = {"float32": 4, "fixed32": 4, "int32": 4, "int64": 8}
+BASELINE_MODES = {"fixed32": "float32"}  # what the others make of the same tensors
 SILENCE_SECONDS_MAX = 300.0
 # All-reduces in a round, by size up to which they hold: small ones jitter more and cost less.
 ITERATIONS = ((64 << 10, 20), (1 << 20, 8), (16 << 20, 3))
@@ -76,7 +77,7 @@ def run(plan: Plan, on_round: Callable[[Round], None]) -> dict[str, Any]:
         )
         _follow(team, plan, rounds, on_round)
     results = [
-        _result(plan, case, engine, rounds[number, engine])
+        _result(plan, number, engine, rounds[number, engine])
         for number, case in enumerate(plan.cases)
         for engine in plan.engines
     ]
@@ -135,12 +136,15 @@ def slowest_median(ranks: Sequence[Sequence[float]]) -> float:
     return statistics.median(slowest)
 
 
-def _result(plan: Plan, case: dict[str, Any], engine: str, rounds: list[float]) -> dict[str, Any]:
+def _result(plan: Plan, number: int, engine: str, rounds: list[float]) -> dict[str, Any]:
+    case = plan.cases[number]
+    mode = case["mode"]
     median = statistics.median(rounds)
     return {
+        "case": number,
         "engine": engine,
         "strategy": STRATEGIES[engine],
-        "mode": case["mode"],
+        "mode": mode if engine == OURS else BASELINE_MODES.get(mode, mode),
         "workers": plan.workers,
         "bytes": case["bytes"],
         "rounds_s": rounds,
@@ -153,7 +157,7 @@ def _result(plan: Plan, case: dict[str, Any], engine: str, rounds: list[float]) 
 
 
 def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ours against every baseline of the same size and mode; above 1 we are faster."""
+    """Ours against every baseline in the same case; above 1 we are faster."""
     return [
         {
             "bytes": ours["bytes"],
@@ -167,7 +171,5 @@ def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for ours in results
         for other in results
-        if ours["engine"] == OURS
-        and other["engine"] != OURS
-        and (other["bytes"], other["mode"]) == (ours["bytes"], ours["mode"])
+        if ours["engine"] == OURS and other["engine"] != OURS and other["case"] == ours["case"]
     ]

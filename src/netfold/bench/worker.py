@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -11,7 +12,12 @@ import torch.distributed as dist
 from netfold.lab.rank import init_group, rendezvous, start_rank
 from netfold.lab.team import Message, Owner
 
-DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+DTYPES = {
+    "float32": torch.float32,
+    "fixed32": torch.float32,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
 PATTERN = 509
 """Elements repeat after this many, a prime, so that no chunk looks like its neighbour; small
 enough that float32 adds them exactly."""
@@ -45,9 +51,18 @@ class Case:
         return torch.equal(self.buffer, self.expected)
 
 
-def measure(owner: Owner, groups: dict[str, Any], options: Message) -> None:
+def make_groups(engines: list[str], mode: str) -> dict[str, Any]:
+    """A group of each engine; the baselines' own, as barriers go through the world's for all."""
+    os.environ["NETFOLD_MODE"] = mode if mode == "fixed32" else ""
+    return {engine: dist.new_group(backend=engine) for engine in engines}
+
+
+def measure(owner: Owner, options: Message) -> None:
     """Every case: verified, then rounds in which the engines take turns."""
+    modes = {case["mode"] for case in options["cases"]}
+    of_mode = {mode: make_groups(options["engines"], mode) for mode in sorted(modes)}
     for number, case in enumerate(options["cases"]):
+        groups = of_mode[case["mode"]]
         tensors = Case(case["bytes"], case["mode"], options["rank"], options["workers"])
         for engine, group in groups.items():
             right = tensors.verify(group)
@@ -67,9 +82,7 @@ def main() -> None:
     owner = Owner()
     options = start_rank(owner)
     init_group("gloo", rendezvous(owner, options), options)
-    # The baseline has a group of its own; barriers go through the world's for both.
-    groups = {engine: dist.new_group(backend=engine) for engine in options["engines"]}
-    measure(owner, groups, options)
+    measure(owner, options)
     dist.barrier()
     owner.send(done=True)
     dist.barrier()

@@ -25,9 +25,10 @@ app = typer.Typer(no_args_is_help=True, help="Measure netfold beside a baseline.
 
 
 class Mode(str, Enum):
-    """What tensors hold, and so how they are added."""
+    """What tensors hold and how they are added; the baseline adds fixed32's as float32."""
 
     FLOAT32 = "float32"
+    FIXED32 = "fixed32"
     INT32 = "int32"
     INT64 = "int64"
 

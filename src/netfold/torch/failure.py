@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from netfold._wire import Cause, DType, Kind, Op
+from netfold._wire import Cause, DType, Kind, Mode, Op
 from netfold.errors import Aborted, AggregatorLost, Mismatch, NetfoldError, PeerLost, Timeout
 
 REFORM = "The group is broken on all ranks: destroy it and form it again"
@@ -67,12 +67,13 @@ def explain(failure: Breakage | None, at: Situation) -> NetfoldError:
 
 def describe(fingerprint: int) -> str:
     """What a rank believed a collective to be: "all_reduce SUM float32[1000]"."""
-    kind, op, dtype = (fingerprint >> shift & 15 for shift in (60, 56, 52))
+    kind, op, dtype, mode = (fingerprint >> shift & 15 for shift in (60, 56, 52, 48))
     elements = fingerprint & (1 << 48) - 1
     name = Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
     op_name = Op(op).name if op in set(Op) else f"op {op}"
     dtype_name = DType(dtype).name.lower() if dtype in set(DType) else f"dtype {dtype}"
-    return f"{name} {op_name} {dtype_name}[{elements}]"
+    how = " as fixed32" if mode == Mode.FIXED32 else ""
+    return f"{name} {op_name} {dtype_name}[{elements}]{how}"
 
 
 def members(bitmap: int, ranks: Sequence[int]) -> list[int]:

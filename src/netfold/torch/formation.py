@@ -20,7 +20,7 @@ from typing import Final
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from netfold import _native, config, defaults
-from netfold._wire import CHILDREN_MAX, VERSION, Refusal
+from netfold._wire import CHILDREN_MAX, VERSION, Mode, Refusal
 from netfold.errors import (
     ConfigError,
     NetfoldError,
@@ -58,15 +58,17 @@ class Formation:
     member: Member | None  # None: the switch takes no part
     reason: str  # why not
     address: str  # of the interface that leads to the switch; the inner backend binds to it
+    mode: Mode  # of float32 sums, the same on all ranks
     store: Store  # of this formation only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Identity:
-    """What rank 0 publishes: the verdict, and the job's incarnation and key."""
+    """What rank 0 publishes: the verdict, the job's incarnation and key, and how to add."""
 
     incarnation: int
     key: str  # hexadecimal
+    mode: str
     reason: str = ""  # not empty: the group goes without the switch, and why
 
 
@@ -76,7 +78,13 @@ def form(store: Store, who: Membership) -> Formation:
     generation = store.add(f"netfold/formed/{who.rank}", 1)
     fresh = PrefixStore(f"netfold/{generation}/", store)
     if who.size == 1:
-        return Formation(member=None, reason="a group of one", address="127.0.0.1", store=fresh)
+        return Formation(
+            member=None,
+            reason="a group of one",
+            address="127.0.0.1",
+            mode=config.from_environment().mode,
+            store=fresh,
+        )
     try:
         return _form(fresh, who)
     except BaseException as error:
@@ -101,11 +109,13 @@ def _form(store: Store, who: Membership) -> Formation:
     if endpoint is None:
         if who.rank == 0:
             say(f"group {who.name!r} ({named(who.ranks)}) goes through gloo: {reason}")
-        return Formation(member=None, reason=reason, address=address, store=store)
+        return Formation(
+            member=None, reason=reason, address=address, mode=settings.mode, store=store
+        )
     member = Member(
         endpoint, rank=who.rank, ranks=who.ranks, switch=str(switch), lease_s=settings.lease_s
     )
-    return Formation(member=member, reason="", address=address, store=store)
+    return Formation(member=member, reason="", address=address, mode=settings.mode, store=store)
 
 
 def _join(
@@ -115,10 +125,17 @@ def _join(
     who = meeting.who
     if who.rank == 0:
         identity = _Identity(
-            incarnation=int.from_bytes(os.urandom(8), "big"), key=os.urandom(16).hex()
+            incarnation=int.from_bytes(os.urandom(8), "big"),
+            key=os.urandom(16).hex(),
+            mode=settings.mode.name.lower(),
         )
     else:
         identity = _Identity(**json.loads(meeting.await_key(IDENTITY, "its rank 0")))
+        if identity.mode != settings.mode.name.lower():
+            raise ConfigError(
+                f"NETFOLD_MODE is {settings.mode.name.lower()} here and {identity.mode} on rank "
+                f"{who.ranks[0]}: set the same on all ranks"
+            )
         if identity.reason:
             return None, identity.reason
     endpoint = _endpoint(settings, host, who, identity)

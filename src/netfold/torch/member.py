@@ -14,6 +14,7 @@ from datetime import timedelta
 from netfold import _native, defaults
 from netfold.errors import Aborted, NetfoldError, Timeout
 from netfold.say import say
+from netfold.torch.accept import Numbers
 from netfold.torch.failure import REFORM, Situation, explain, members, named
 from netfold.torch.work import Transfer, Work, complete
 
@@ -55,7 +56,7 @@ class Member:
     def submit(
         self,
         transfer: Transfer,
-        codes: tuple[int, int, int],  # dtype, op, mode
+        numbers: Numbers,
         what: Callable[[], str],
         timeout_s: float,
         deferred: bool,
@@ -65,16 +66,16 @@ class Member:
         work = Work(self, transfer, what)
         work.timeout_s = timeout_s
         buffer = transfer.buffer
-        dtype, op, mode = codes
         with self.lock:
             if self._closed:
                 raise Aborted(f"{what()}: the group is closed")
             work.sequence = self.endpoint.submit(
                 buffer.data_ptr(),
                 buffer.numel(),
-                dtype,
-                op,
-                mode,
+                numbers.dtype,
+                numbers.op,
+                numbers.mode,
+                numbers.tensor_dtype,
                 defaults.nanoseconds(timeout_s),
                 deferred,
             )

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from netfold._wire import Mode
+
 SWITCH: Final = "switch"  # added in the network
 GLOO: Final = "gloo"  # carried by the inner backend
 LOCAL: Final = "local"  # nothing to send: a group of one, an empty tensor
@@ -104,11 +106,14 @@ def speed_against_ring(size: int, switch_ports: int) -> float:
     return min(1.0, switch_ports / size) * 2 * (size - 1) / size
 
 
-def start_line(switch: str, path: dict[str, int | str | bool], size: int, gloo: str) -> str:
+def start_line(
+    switch: str, path: dict[str, int | str | bool], size: int, mode: Mode, gloo: str
+) -> str:
     """What is in use and why, and what to expect of it."""
+    added = "in rank order" if mode == Mode.FLOAT32 else "in fixed point, in any order"
     return (
-        f"all_reduce of dense float32 and int32/int64 goes through the switch at {switch} "
-        f"(NETFOLD_SWITCH), {size} workers, float32 added in rank order, "
+        f"all_reduce of dense tensors goes through the switch at {switch} (NETFOLD_SWITCH), {size} "
+        f"workers, mode {mode.name.lower()} (added {added}), "
         f"chunks of {path['payload_bytes']} bytes, window {path['window']}; everything else "
         f"through gloo on {gloo}. Expected speed: {speed_against_ring(size, size):.2f} x a ring's "
         f"if the switch has a port for each worker, {speed_against_ring(size, 1):.2f} x with one "

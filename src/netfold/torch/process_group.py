@@ -16,28 +16,13 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
 from netfold import config
-from netfold._wire import DType, Mode, Op
 from netfold.errors import NetfoldError, Unsupported
 from netfold.say import say
 from netfold.torch import path
+from netfold.torch.accept import Kind, accepted
 from netfold.torch.formation import Formation, Membership, form
 from netfold.torch.work import CopiedWork, DoneWork, Transfer
 
-Kind: Any = dist.ReduceOp.RedOpType  # the stubs lack its members
-
-_OPS: Final = {Kind.SUM: Op.SUM, Kind.AVG: Op.AVG, Kind.MIN: Op.MIN, Kind.MAX: Op.MAX}
-_INTEGER_OPS: Final = {kind: op for kind, op in _OPS.items() if op != Op.AVG}
-# The accept rule: what the switch adds, by dtype and op alone, so that all ranks agree. The rest
-# (and what is not dense) goes to the inner backend: integer AVG too, which gloo refuses by name.
-_NATIVE: Final[dict[tuple[torch.dtype, Any], tuple[int, int, int]]] = {
-    (dtype, kind): (int(code), int(op), int(mode))
-    for dtype, code, mode, ops in (
-        (torch.float32, DType.FLOAT32, Mode.FLOAT32, _OPS),
-        (torch.int32, DType.INT32, Mode.EXACT, _INTEGER_OPS),
-        (torch.int64, DType.INT64, Mode.EXACT, _INTEGER_OPS),
-    )
-    for kind, op in ops.items()
-}
 # In a group of one these change nothing.
 _IDENTITY: Final = frozenset(
     {Kind.SUM, Kind.AVG, Kind.MIN, Kind.MAX, Kind.PRODUCT, Kind.BAND, Kind.BOR, Kind.BXOR}
@@ -73,6 +58,7 @@ class ProcessGroup(dist.ProcessGroup):
         # The overload for subclasses in Python takes no store; the stubs do not know it.
         super().__init__(who.rank, who.size)  # type: ignore[call-arg]
         self._member = formation.member
+        self._accepted = accepted(formation.mode)
         self._usage = path.open_usage(who.name, who.ranks)
         self._why_not = formation.reason
         self._inner = _inner_gloo(formation, who, timeout)
@@ -127,6 +113,11 @@ class ProcessGroup(dist.ProcessGroup):
         first = tensors[0] if tensors else None
         if first is None or not _dense_on_cpu(tensors):
             return self._delegate_reduce(tensors, opts, name, "not dense")
+        if kind == Kind.AVG and not first.dtype.is_floating_point:
+            raise Unsupported(
+                f"all_reduce AVG of {str(first.dtype)[6:]}: the average of integers is none; use "
+                "SUM and divide"
+            )
         size = first.numel() if len(tensors) == 1 else sum(tensor.numel() for tensor in tensors)
         size_bytes = size * first.element_size()
         if self.size() == 1 and kind in _IDENTITY:
@@ -134,14 +125,14 @@ class ProcessGroup(dist.ProcessGroup):
             return DoneWork(tensors)
         if size == 0:
             return self._empty(tensors)
-        codes = _NATIVE.get((first.dtype, kind))
+        numbers = self._accepted.get((first.dtype, kind))
         member = self._member
-        if member is None or codes is None or not _one_dtype(tensors):
+        if member is None or numbers is None or not _one_dtype(tensors):
             reason = self._why_not or f"{str(first.dtype)[6:]} {kind.name}"
             return self._delegate_reduce(tensors, opts, name, reason)
         work = member.submit(
-            Transfer(tensors),
-            codes,
+            Transfer(tensors, numbers.wire),
+            numbers,
             _describer(kind, first.dtype, size),
             self._timeout_s(opts),
             not opts.asyncOp,
@@ -203,7 +194,15 @@ def create_group(options: Any, pg_options: Any = None) -> ProcessGroup:
     group = ProcessGroup(formation, who, timeout)
     member = formation.member
     if member is not None and who.is_world and who.rank == 0:
-        say(path.start_line(member.switch, member.endpoint.path(), who.size, formation.address))
+        say(
+            path.start_line(
+                member.switch,
+                member.endpoint.path(),
+                who.size,
+                formation.mode,
+                formation.address,
+            )
+        )
     return group
 
 
@@ -277,7 +276,7 @@ def _has_gaps(tensors: Any) -> bool:
 def _on_copy(
     tensors: Sequence[torch.Tensor], run: Callable[[torch.Tensor], dist.Work]
 ) -> dist.Work:
-    transfer = Transfer(tensors)
+    transfer = Transfer(tensors, tensors[0].dtype)
     return CopiedWork(run(transfer.buffer), transfer)
 
 

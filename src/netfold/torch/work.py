@@ -24,18 +24,19 @@ NO_TIMEOUT = timedelta(0)  # torch's word for "the operation's own"
 
 
 class Transfer:
-    """The contiguous memory a collective runs on, and how its result gets into the tensors."""
+    """The contiguous memory a collective runs on, as `wire` elements, and how its result gets into
+    the tensors."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], wire: torch.dtype) -> None:
         self.tensors = list(tensors)
         plain = [tensor.detach() for tensor in tensors]
-        self._copied = len(plain) != 1 or not plain[0].is_contiguous()
+        self._copied = len(plain) != 1 or not plain[0].is_contiguous() or plain[0].dtype != wire
         if not self._copied:
             self.buffer = plain[0]
         elif len(plain) == 1:
-            self.buffer = plain[0].contiguous().view(-1)
+            self.buffer = plain[0].contiguous().view(-1).to(wire)
         else:
-            self.buffer = torch.cat([tensor.reshape(-1) for tensor in plain])
+            self.buffer = torch.cat([tensor.reshape(-1) for tensor in plain]).to(wire)
 
     def write_back(self) -> None:
         """Copies the result where it belongs, unless it is there already."""
