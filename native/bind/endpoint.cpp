@@ -106,7 +106,7 @@ void bind_endpoint(nb::module_& module) {
       .def("join", method(&Endpoint::join), "timeout_ns"_a, WithoutGil())
       .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a,
            "tensor_dtype"_a, "timeout_ns"_a, "deferred"_a, WithoutGil())
-      .def("skip", method(&Endpoint::skip), WithoutGil())
+      .def("skip", method(&Endpoint::skip), "fingerprint"_a, WithoutGil())
       .def("wait", method(&Endpoint::wait), "sequence"_a, "timeout_ns"_a, WithoutGil())
       .def("test", method(&Endpoint::test), "sequence"_a, WithoutGil())
       .def("release", method(&Endpoint::release), "sequence"_a, WithoutGil())

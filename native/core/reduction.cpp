@@ -3,8 +3,18 @@
 #include <algorithm>
 
 #include "core/fixed_point.h"
+#include "core/packet.h"
 
 namespace netfold {
+
+uint64_t fingerprint_of(const Collective& what, uint8_t kind) {
+  return pack_fingerprint(
+      {.kind = kind,
+       .op = what.op,
+       .dtype = what.tensor_dtype,
+       .mode = what.mode,
+       .elements = what.tensor_elements != 0 ? what.tensor_elements : what.elements});
+}
 
 Reduction::Reduction(const Collective& what, uint32_t ranks, uint32_t payload_bytes)
     : what_(what),

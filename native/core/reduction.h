@@ -15,14 +15,18 @@
 namespace netfold {
 
 struct Collective {
-  uint8_t* data = nullptr;  // reduced in place; null: counted, for a simulator
-  uint64_t elements = 0;    // at least 1
+  uint8_t* data = nullptr;       // reduced in place; null: counted, for a simulator
+  uint64_t elements = 0;         // at least 1
+  uint64_t tensor_elements = 0;  // of the whole, where this is a lane's part of it; 0: `elements`
   uint8_t op = NF_OP_SUM;
   uint8_t dtype = NF_DTYPE_FLOAT32;         // of `data`
   uint8_t tensor_dtype = NF_DTYPE_FLOAT32;  // of the application's tensor, where that was widened
   uint8_t mode = NF_MODE_FLOAT32;           // fixed32: SUM and AVG of float32
   Nanos deadline = kNever;
 };
+
+// What ranks must agree on; `kind` is NF_KIND_*.
+[[nodiscard]] uint64_t fingerprint_of(const Collective& what, uint8_t kind = NF_KIND_ALL_REDUCE);
 
 class Reduction {
  public:

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/bytes.h"
 #include "core/kernels.h"
 #include "core/switch_state.h"
 
@@ -105,7 +106,7 @@ void Switch::on_control(Nanos now, const Header& header, const Datagram& datagra
   switch (header.type) {
     case NF_TYPE_HEARTBEAT:
       if (group->broken) announce(group, bit_of(header.rank));
-      return on_heartbeat(header, group);
+      return on_heartbeat(now, header, datagram, group);
     case NF_TYPE_LEAVE:
       return on_leave(now, header, group);
     case NF_TYPE_ABORT:
@@ -278,8 +279,19 @@ void Switch::on_probe(const Header& header, Group* group) {
 
 // --- control ------------------------------------------------------------------------------------
 
-void Switch::on_heartbeat(const Header& header, Group* group) {
+void Switch::on_heartbeat(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
   Member& member = group->members[header.rank];
+  if (datagram.payload_bytes > sizeof member.fingerprints || datagram.payload_bytes % 8 != 0) {
+    counters_.malformed += 1;
+    return;
+  }
+  if (datagram.payload != nullptr && !group->broken) {
+    member.told = header.collective;
+    member.fingerprints_told = static_cast<uint32_t>(datagram.payload_bytes / 8);
+    for (uint32_t i = 0; i < member.fingerprints_told; ++i)
+      member.fingerprints[i] = load_be<uint64_t>(datagram.payload + i * 8);
+    compare_fingerprints(now, header.rank, group);
+  }
   if (static_cast<int32_t>(header.collective - member.collective) > 0)
     member.collective = header.collective;
   uint8_t body[kControlBytesMax];
@@ -293,6 +305,30 @@ void Switch::on_heartbeat(const Header& header, Group* group) {
   reply.rank = header.rank;
   reply.counter = header.counter;
   send_control(reply, body, group->size * 4U, group, bit_of(header.rank));
+}
+
+// Finds ranks that disagree where no chunk of theirs meets: on another lane, or another path.
+void Switch::compare_fingerprints(Nanos now, uint16_t rank, Group* group) {
+  const Member& mine = group->members[rank];
+  for (uint16_t other = 0; other < group->size; ++other) {
+    const Member& theirs = group->members[other];
+    for (uint32_t i = mine.fingerprints_told; other != rank && i-- > 0;) {
+      uint32_t const collective = mine.told - i;  // the oldest first
+      uint32_t const j = theirs.told - collective;
+      if (j >= theirs.fingerprints_told || mine.fingerprints[i] == theirs.fingerprints[j]) continue;
+      return break_group(
+          now, group,
+          {.cause = NF_CAUSE_MISMATCH,
+           .ranks = bit_of(rank) | bit_of(other),
+           .collective = collective,
+           .rank_a = std::min(rank, other),
+           .rank_b = std::max(rank, other),
+           .collective_a = collective,
+           .collective_b = collective,
+           .fingerprint_a = rank < other ? mine.fingerprints[i] : theirs.fingerprints[j],
+           .fingerprint_b = rank < other ? theirs.fingerprints[j] : mine.fingerprints[i]});
+    }
+  }
 }
 
 void Switch::on_leave(Nanos now, const Header& header, Group* group) {
@@ -324,13 +360,12 @@ void Switch::break_for_the_gone(Nanos now, Group* group) {
 void Switch::on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
   Breakage body;
   if (datagram.payload == nullptr || !decode(datagram.payload, datagram.payload_bytes, &body) ||
-      (body.cause != NF_CAUSE_TIMEOUT && body.cause != NF_CAUSE_ABORT)) {
+      body.cause == 0) {
     counters_.malformed += 1;
     return;
   }
   if (group->broken) return announce(group, bit_of(header.rank));
-  break_group(now, group,
-              {.cause = body.cause, .ranks = bit_of(header.rank), .collective = body.collective});
+  break_group(now, group, body);
 }
 
 // Nothing is added from here on: completed chunks are served, all others are void. So every
@@ -362,12 +397,12 @@ void Switch::break_group(Nanos now, Group* group, Breakage breakage) {
           .breakage = breakage});
 }
 
-void Switch::break_all(Nanos now) {
+void Switch::break_all(Nanos now, const Breakage& why) {
   draining_ = true;
   for (auto& [name, job] : jobs_)
     for (auto& [id, group] : job->groups)
       if (group->settled && !group->broken && !group->closed && group->present() != 0)
-        break_group(now, group.get(), {.cause = NF_CAUSE_DRAIN, .ranks = 0});
+        break_group(now, group.get(), why);
 }
 
 // --- time ---------------------------------------------------------------------------------------
@@ -610,6 +645,10 @@ bool Switch::announcing() const {
     const Group& group = *entry.second;
     return !group.closed && group.unacknowledged != 0 && group.announcements < config_.announce_max;
   });
+}
+
+uint32_t Switch::size_of(uint32_t stream) const {
+  return streams_.at(stream)->size;
 }
 
 const nf_slot_head* Switch::slot_heads(uint32_t stream, uint64_t chunk) const {

@@ -66,8 +66,8 @@ class Switch {
   void handle_timeout(Nanos now);
   // No new groups from now on; drained() once the ones there are have left.
   void drain() { draining_ = true; }
-  // Breaks every group with NF_CAUSE_DRAIN, so that workers end at once.
-  void break_all(Nanos now);
+  // Breaks every group, so that workers end at once.
+  void break_all(Nanos now, const Breakage& why);
 
   [[nodiscard]] bool poll_transmit(Nanos now, Transmit* out);
   [[nodiscard]] Nanos poll_timeout() const;
@@ -79,6 +79,7 @@ class Switch {
 
   // For checkers outside: the heads of the slot `chunk` falls into, or null.
   [[nodiscard]] const nf_slot_head* slot_heads(uint32_t stream, uint64_t chunk) const;
+  [[nodiscard]] uint32_t size_of(uint32_t stream) const;  // of a group there is
 
  private:
   struct Job;
@@ -108,7 +109,8 @@ class Switch {
   void on_control(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void on_probe(const Header& header, Group* group);
-  void on_heartbeat(const Header& header, Group* group);
+  void on_heartbeat(Nanos now, const Header& header, const Datagram& datagram, Group* group);
+  void compare_fingerprints(Nanos now, uint16_t rank, Group* group);
   void on_leave(Nanos now, const Header& header, Group* group);
   void on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   [[nodiscard]] bool is_fresh(const Header& header, Group* group);

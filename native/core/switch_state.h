@@ -12,6 +12,10 @@ struct Switch::Member {
   Nanos last_heard = 0;
   uint32_t last_request = 0;
   uint32_t collective = 0;  // the last it submitted
+  // Of its last Heartbeat: fingerprints up to its last collective then, the newest first.
+  uint32_t told = 0;
+  uint32_t fingerprints_told = 0;
+  uint64_t fingerprints[NF_HEARTBEAT_FINGERPRINTS] = {};
   uint16_t payload_bytes_max = 0;
   uint16_t window_max = 0;
 };

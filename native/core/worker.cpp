@@ -300,23 +300,22 @@ void Worker::settle(Nanos now) {
   events_.push_back({.kind = WorkerEvent::Kind::settled});
 }
 
-uint64_t Worker::skip() {
-  return ++sequence_;
+uint64_t Worker::skip(uint64_t fingerprint) {
+  ++sequence_;
+  recent_[sequence_ % NF_HEARTBEAT_FINGERPRINTS] = fingerprint;
+  return sequence_;
 }
 
 uint64_t Worker::submit(Nanos now, const Collective& what) {
-  uint64_t const sequence = ++sequence_;
+  uint64_t const fingerprint = fingerprint_of(what);
+  uint64_t const sequence = skip(fingerprint);
   if (state_ != WorkerState::active) {
     counters_.collectives_failed += 1;
     events_.push_back({.kind = WorkerEvent::Kind::completed, .sequence = sequence});
     return sequence;
   }
   active_.push_back({.reduction = Reduction(what, config_.size, settlement_.payload_bytes),
-                     .fingerprint = pack_fingerprint({.kind = NF_KIND_ALL_REDUCE,
-                                                      .op = what.op,
-                                                      .dtype = what.tensor_dtype,
-                                                      .mode = what.mode,
-                                                      .elements = what.elements}),
+                     .fingerprint = fingerprint,
                      .op = what.op,
                      .deadline = what.deadline,
                      .sequence = sequence,
@@ -479,6 +478,18 @@ void Worker::abort(Nanos now) {
     break_alone(NF_CAUSE_ABORT, bit_of(config_.rank));
 }
 
+void Worker::adopt(Nanos now, const Breakage& breakage) {
+  if (state_ == WorkerState::active && request_.type != NF_TYPE_ABORT) {
+    own_abort_ = breakage;
+    request(now, NF_TYPE_ABORT);
+  } else if (state_ == WorkerState::hello || state_ == WorkerState::joining ||
+             state_ == WorkerState::waiting) {
+    breakage_ = breakage;
+    events_.push_back({.kind = WorkerEvent::Kind::broken});
+    fail_all();
+  }
+}
+
 // Only the aggregator decides that a group is broken, so that all members see the same; we ask.
 void Worker::begin_abort(Nanos now, uint8_t cause, uint64_t sequence) {
   own_abort_ = {.cause = cause,
@@ -597,7 +608,7 @@ bool Worker::poll_transmit(Nanos now, Transmit* out) {
     fill_control(NF_TYPE_ACK, nullptr, 0, out);
   } else if (now >= heartbeat_due_) {
     heartbeat_due_ = now + config_.heartbeat;
-    fill_control(NF_TYPE_HEARTBEAT, nullptr, 0, out);
+    fill_heartbeat(out);
   } else if (now >= request_.due) {
     fill_request(now, out);
   } else if (!queue_.empty()) {
@@ -645,6 +656,15 @@ void Worker::fill_request(Nanos now, Transmit* out) {
     bytes = encode(own_abort_, body);
   }
   fill_control(request_.type, body, bytes, out);
+}
+
+// The newest fingerprint first.
+void Worker::fill_heartbeat(Transmit* out) {
+  uint8_t body[NF_HEARTBEAT_FINGERPRINTS * 8];
+  uint64_t const count = std::min<uint64_t>(sequence_, NF_HEARTBEAT_FINGERPRINTS);
+  for (uint64_t i = 0; i < count; ++i)
+    store_be(body + i * 8, recent_[(sequence_ - i) % NF_HEARTBEAT_FINGERPRINTS]);
+  fill_control(NF_TYPE_HEARTBEAT, body, count * 8, out);
 }
 
 void Worker::fill_control(uint8_t type, const uint8_t* body, size_t bytes, Transmit* out) {

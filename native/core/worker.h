@@ -84,10 +84,12 @@ class Worker {
 
   // The number of the collective in its group, from 1. Its outcome comes as an event.
   uint64_t submit(Nanos now, const Collective& collective);
-  // A collective that another path carries takes its number here, so that numbers agree.
-  uint64_t skip();
+  // A collective that another lane or path carries takes its number here, so that all agree.
+  uint64_t skip(uint64_t fingerprint);
   // Breaks the group for everybody: cause NF_CAUSE_ABORT.
   void abort(Nanos now);
+  // As abort(), with the reason for which another aggregator of the group broke it.
+  void adopt(Nanos now, const Breakage& breakage);
   // Goes, and tells the aggregator; pending collectives fail with NF_CAUSE_ABORT here.
   void leave(Nanos now);
 
@@ -188,6 +190,7 @@ class Worker {
   // sending
   void request(Nanos now, uint8_t type);
   void fill_request(Nanos now, Transmit* out);
+  void fill_heartbeat(Transmit* out);
   void fill_control(uint8_t type, const uint8_t* body, size_t bytes, Transmit* out);
   void fill_chunk(Nanos now, Slot* slot, Transmit* out);
   void seal(const Header& header, Transmit* out, bool tagged);
@@ -208,7 +211,8 @@ class Worker {
   Nanos heartbeat_due_ = kNever;
   bool ack_due_ = false;
 
-  uint64_t sequence_ = 0;   // of the last collective, here or on another path
+  uint64_t sequence_ = 0;  // of the last collective, here or on another path
+  uint64_t recent_[NF_HEARTBEAT_FINGERPRINTS] = {};  // of the last collectives, by sequence
   uint64_t end_chunk_ = 0;  // first chunk number that no collective has yet
   std::deque<Active> active_;
   std::vector<Slot> slots_;

@@ -246,9 +246,9 @@ uint64_t Endpoint::submit(const Collective& collective, Nanos timeout, bool defe
   return sequence;
 }
 
-uint64_t Endpoint::skip() {
+uint64_t Endpoint::skip(uint64_t fingerprint) {
   Lock held = lock();
-  return engine_.skip();
+  return engine_.skip(fingerprint);
 }
 
 int Endpoint::wait(uint64_t sequence, Nanos timeout) {

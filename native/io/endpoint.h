@@ -46,7 +46,7 @@ class Endpoint {
   // For each method src/netfold/_native.pyi says what it does.
   std::string join(Nanos timeout);
   uint64_t submit(const Collective& collective, Nanos timeout, bool deferred);
-  uint64_t skip();
+  uint64_t skip(uint64_t fingerprint);
   int wait(uint64_t sequence, Nanos timeout);
   int test(uint64_t sequence);
   void release(uint64_t sequence);

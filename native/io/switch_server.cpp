@@ -105,7 +105,7 @@ void SwitchServer::stop() {
   if (stop_at_ == kNever) {
     const Nanos now = monotonic_now();
     stop_at_ = later(now, kStopWithin);
-    engine_.break_all(now);
+    engine_.break_all(now, {.cause = NF_CAUSE_DRAIN});
     wakeup_.signal();  // it sends
   }
   changed_.wait(held, [this] { return ended_; });

@@ -62,8 +62,7 @@ std::string check_breakage(const Scenario& scenario, const GroupPlan& group, con
 
 }  // namespace
 
-GuardedTensor::GuardedTensor(const CollectivePlan& what, uint32_t rank, uint64_t first)
-    : plan(what), first_chunk(first) {
+GuardedTensor::GuardedTensor(const CollectivePlan& what, uint32_t rank) : plan(what) {
   const std::vector<uint8_t> input = make_input(what, rank);
   bytes.assign(input.size() + 2 * kGuardBytes, kGuard);
   std::copy(input.begin(), input.end(), bytes.begin() + kGuardBytes);
@@ -104,20 +103,32 @@ std::string check_heads(const nf_slot_head* heads, uint32_t size) {
 std::string check_outcomes(const Scenario& scenario, uint32_t index,
                            const std::vector<Fate>& fates) {
   const GroupPlan& group = scenario.groups[index];
+  // What a dead aggregator had completed or decided, some have heard and others never will.
+  const bool aggregator_died =
+      scenario.has(kFaultSwitchDeath) ||
+      (scenario.shards() &&
+       (scenario.has(kFaultDeath | kFaultQuit | kFaultFrozen) || may_silence(scenario)));
+  const auto agree = [&](const Breakage& a, const Breakage& b) {
+    if (!aggregator_died) return same(a, b);
+    // Where shards cannot reach each other, each side names the other.
+    const bool split = scenario.shards() && scenario.has(kFaultPartition);
+    return a.cause == b.cause && (split || a.ranks == b.ranks);
+  };
   const Fate* broken = nullptr;
+  bool broken_at_all = false;
   for (const Fate& fate : fates) {
+    broken_at_all |= fate.breakage.cause != 0;
     // Who gave up before it was in the group has a reason of its own.
     if (fate.excused || !fate.settled || fate.breakage.cause == 0) continue;
     const std::string wrong = check_breakage(scenario, group, fate);
     if (!wrong.empty()) return wrong;
     const bool alone = fate.breakage.cause == NF_CAUSE_AGGREGATOR_LOST;
-    if (broken != nullptr && !alone && !same(fate.breakage, broken->breakage))
+    if (broken != nullptr && !alone && !agree(fate.breakage, broken->breakage))
       return "rank " + std::to_string(fate.rank) + " says " + describe(fate.breakage) + ", rank " +
              std::to_string(broken->rank) + " " + describe(broken->breakage);
     if (!alone) broken = &fate;
   }
-  // With the only switch dead or out of reach nobody is left to decide for all.
-  if (scenario.has(kFaultSwitchDeath)) return "";
+  if (aggregator_died && broken_at_all) return "";
   for (size_t s = 0; s < group.collectives.size(); ++s) {
     const Fate* ok = nullptr;
     const Fate* failed = nullptr;

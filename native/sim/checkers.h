@@ -13,11 +13,10 @@ namespace netfold {
 // A tensor with guard bytes around it, and what must come out.
 struct GuardedTensor {
   CollectivePlan plan;
-  uint64_t first_chunk = 0;
   std::vector<uint8_t> bytes;  // guard, tensor, guard
   static constexpr size_t kGuardBytes = 32;
 
-  GuardedTensor(const CollectivePlan& plan, uint32_t rank, uint64_t first_chunk);
+  GuardedTensor(const CollectivePlan& plan, uint32_t rank);
   [[nodiscard]] uint8_t* data() { return bytes.data() + kGuardBytes; }
   [[nodiscard]] std::string check_guards() const;
   [[nodiscard]] std::string check_result(const std::vector<uint8_t>& reference) const;

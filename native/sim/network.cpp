@@ -28,29 +28,37 @@ uint16_t Network::add_endpoint(const PathFaults& up, const PathFaults& down) {
   endpoints_.push_back({{up, Random(derive_seed(seed_, 2 * index)), 0, 0},
                         {down, Random(derive_seed(seed_, 2 * index + 1)), 0, 0},
                         0});
-  return static_cast<uint16_t>(endpoints_.size());
+  return static_cast<uint16_t>(kSwitchesMax + endpoints_.size() - 1);
+}
+
+// Null for a switch.
+Network::Endpoint* Network::worker(uint16_t endpoint) {
+  return endpoint < kSwitchesMax ? nullptr : &endpoints_[endpoint - kSwitchesMax];
 }
 
 Address Network::address(uint16_t endpoint) const {
-  if (endpoint == kSwitchEndpoint) return make_address(kSwitchEndpoint, 0);
-  return make_address(endpoint, endpoints_[endpoint - 1u].binding);
+  if (endpoint < kSwitchesMax) return make_address(endpoint, 0);
+  return make_address(endpoint, endpoints_[endpoint - kSwitchesMax].binding);
 }
 
 void Network::rebind(uint16_t endpoint) {
-  ++endpoints_[endpoint - 1u].binding;
+  ++worker(endpoint)->binding;
 }
 
 void Network::send(const Address& from, const Address& to, std::span<const uint8_t> head,
                    std::span<const uint8_t> payload) {
-  const bool up = endpoint_of(to) == kSwitchEndpoint;
-  Endpoint& endpoint = endpoints_[(up ? endpoint_of(from) : endpoint_of(to)) - 1u];
-  Direction& direction = up ? endpoint.up : endpoint.down;
+  std::vector<Direction*> legs;
+  if (Endpoint* sender = worker(endpoint_of(from))) legs.push_back(&sender->up);
+  if (Endpoint* receiver = worker(endpoint_of(to))) legs.push_back(&receiver->down);
   ++counters_.sent;
-  if (lost(&direction)) {
-    ++counters_.lost;
-    return;
+  bool twice = false;
+  for (Direction* leg : legs) {
+    if (lost(leg)) {
+      ++counters_.lost;
+      return;
+    }
+    twice |= !healed_ && leg->random.chance(leg->faults.duplicate);
   }
-  const bool twice = !healed_ && direction.random.chance(direction.faults.duplicate);
   for (int copy = 0; copy <= int{twice}; ++copy) {
     const uint32_t index = allocate();
     Packet& packet = packets_[index];
@@ -58,8 +66,12 @@ void Network::send(const Address& from, const Address& to, std::span<const uint8
     packet.to = to;
     packet.bytes.assign(head.begin(), head.end());
     packet.bytes.insert(packet.bytes.end(), payload.begin(), payload.end());
-    corrupt(&direction, &packet);
-    timeline_->add(arrival(&direction, copy == 1), deliver_kind_, index);
+    Nanos at = timeline_->now();
+    for (Direction* leg : legs) {
+      if (!packet.corrupted) corrupt(leg, &packet);
+      at = arrival(leg, at, copy == 1);
+    }
+    timeline_->add(at, deliver_kind_, index);
   }
   counters_.duplicated += twice;
 }
@@ -90,9 +102,9 @@ bool Network::lost(Direction* direction) {
   return direction->random.chance(faults.loss);
 }
 
-Nanos Network::arrival(Direction* direction, bool copy) {
+Nanos Network::arrival(Direction* direction, Nanos departure, bool copy) {
   const PathFaults& faults = direction->faults;
-  Nanos at = timeline_->now() + faults.delay + direction->random.between(0, faults.jitter_max);
+  Nanos at = departure + faults.delay + direction->random.between(0, faults.jitter_max);
   if (copy) return at + direction->random.between(0, faults.duplicate_delay_max);
   if (!healed_ && direction->random.chance(faults.reorder)) {
     ++counters_.reordered;

@@ -1,4 +1,5 @@
-// The simulated network: every endpoint has one path to the switch and one back, each with faults.
+// The simulated network: every worker's endpoint has one path into the network and one out of it,
+// each with faults; a switch is in the network.
 //
 // A network with rates and queues takes this one's place behind the same send().
 #pragma once
@@ -12,7 +13,8 @@
 
 namespace netfold {
 
-inline constexpr uint16_t kSwitchEndpoint = 0;
+// Endpoints below are switches, those from it on workers.
+inline constexpr uint16_t kSwitchesMax = 4;
 
 // An endpoint changes its binding when a NAT on the way gives it another source address.
 [[nodiscard]] Address make_address(uint16_t endpoint, uint16_t binding);
@@ -56,13 +58,13 @@ class Network {
   // Deliveries appear on `timeline` as events of `deliver_kind` with the packet's index.
   Network(Timeline* timeline, uint32_t deliver_kind, uint64_t seed);
 
-  // The next endpoint, from 1 (0 is the switch).
+  // The next worker's endpoint.
   uint16_t add_endpoint(const PathFaults& up, const PathFaults& down);
 
   [[nodiscard]] Address address(uint16_t endpoint) const;
   void rebind(uint16_t endpoint);
 
-  // One datagram between an endpoint and the switch. What becomes of it is on the timeline.
+  // One datagram. What becomes of it is on the timeline.
   void send(const Address& from, const Address& to, std::span<const uint8_t> head,
             std::span<const uint8_t> payload);
   // A datagram nobody sent, `from` whatever it claims; it arrives after `delay`.
@@ -90,8 +92,9 @@ class Network {
     uint16_t binding = 0;
   };
 
+  [[nodiscard]] Endpoint* worker(uint16_t endpoint);
   [[nodiscard]] bool lost(Direction* direction);
-  [[nodiscard]] Nanos arrival(Direction* direction, bool copy);
+  [[nodiscard]] Nanos arrival(Direction* direction, Nanos departure, bool copy);
   void corrupt(Direction* direction, Packet* packet);
   [[nodiscard]] uint32_t allocate();
 
@@ -99,7 +102,7 @@ class Network {
   const uint32_t deliver_kind_;
   const uint64_t seed_;
   bool healed_ = false;
-  std::vector<Endpoint> endpoints_;  // endpoint e at e - 1
+  std::vector<Endpoint> endpoints_;  // of workers
   std::deque<Packet> packets_;       // a delivery may send: references stay valid
   std::vector<uint32_t> free_;
   NetworkCounters counters_;

@@ -210,6 +210,29 @@ std::span<const uint8_t> Reference::chunk(uint64_t index, size_t payload_bytes) 
   return {};
 }
 
+Reference Reference::part(uint64_t first, uint64_t elements) const {
+  const auto slice = [](const Pass& of, uint64_t from, uint64_t count) {
+    const auto begin = of.bytes.begin() + static_cast<ptrdiff_t>(from * of.element_bytes);
+    const auto end = begin + static_cast<ptrdiff_t>(count * of.element_bytes);
+    return Pass{.element_bytes = of.element_bytes, .bytes = {begin, end}};
+  };
+  Reference part;
+  if (passes.size() == 1) {
+    part.passes = {slice(passes[0], first, elements)};
+    return part;
+  }
+  const uint64_t block = first / kBlock;
+  const uint64_t blocks = (elements + kBlock - 1) / kBlock;
+  const auto specials = [&](uint64_t from, uint64_t to) {
+    uint64_t count = 0;
+    for (uint64_t i = from; i < to; ++i) count += passes[0].bytes[2 * i + 1];
+    return count;
+  };
+  part.passes = {slice(passes[0], 2 * block, 2 * blocks), slice(passes[1], first, elements),
+                 slice(passes[2], 64 * specials(0, block), 64 * specials(block, block + blocks))};
+  return part;
+}
+
 size_t element_bytes(const CollectivePlan& plan) {
   return nf_dtype_bytes(plan.dtype);
 }

@@ -29,6 +29,8 @@ struct Reference {
 
   [[nodiscard]] uint64_t chunks(size_t payload_bytes) const;
   [[nodiscard]] std::span<const uint8_t> chunk(uint64_t index, size_t payload_bytes) const;
+  // What results carry for a part of whole blocks of the tensor.
+  [[nodiscard]] Reference part(uint64_t first_element, uint64_t elements) const;
 };
 
 [[nodiscard]] size_t element_bytes(const CollectivePlan& plan);

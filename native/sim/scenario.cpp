@@ -92,6 +92,7 @@ class Draw {
 
   void all(uint32_t workers, uint32_t collectives) {
     draw_switch();
+    draw_aggregators();
     draw_groups(workers);
     for (uint32_t g = 0; g < out_->groups.size(); ++g) draw_collectives(g, collectives);
     for (WorkerPlan& worker : out_->workers) draw_application(&worker);
@@ -142,6 +143,18 @@ class Draw {
     out_->wake_jitter_max =
         random_.chance(500'000) ? 0 : draw_nanos(&random_, 1000, 2 * kMillisecond);
     draw_payload_scale();
+  }
+
+  void draw_aggregators() {
+    const uint64_t kind = random_.below(8);
+    out_->switches = kind < 4 ? 1 : kind < 6 ? static_cast<uint32_t>(random_.between(2, 3)) : 0;
+    if (out_->switches > 0) {
+      out_->troubled_switch = static_cast<uint32_t>(random_.below(out_->switches));
+      return;
+    }
+    // Shards live and die with their ranks, and are found where they said they are.
+    out_->faults &=
+        ~(kFaultSwitchFreeze | kFaultSwitchDeath | kFaultDrain | kFaultRebind | kFaultDouble);
   }
 
   void draw_payload_scale() {

@@ -92,18 +92,21 @@ struct ForgerPlan {
 struct Scenario {
   uint64_t seed = 0;
   uint32_t faults = 0;
-  SwitchConfig switch_config;
+  SwitchConfig switch_config;  // of every aggregator; their random values differ
+  uint32_t switches = 1;       // 0: a shard with every worker
   std::vector<GroupPlan> groups;
   std::vector<WorkerPlan> workers;
   ForgerPlan forger;
   Nanos wake_jitter_max = 0;  // drivers call handle_timeout late by up to this
   Nanos heal_at = 0;
+  uint32_t troubled_switch = 0;  // the one that freezes, dies or drains
   Nanos switch_freeze_at = kNever;
   Nanos switch_freeze_length = 0;
   Nanos switch_dies_at = kNever;
   Nanos drain_at = kNever;
 
   [[nodiscard]] bool has(uint32_t faults_of) const { return (faults & faults_of) != 0; }
+  [[nodiscard]] bool shards() const { return switches == 0; }
   [[nodiscard]] Nanos lease() const { return switch_config.lease; }
 };
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "core/partition.h"
 #include "sim/wire_view.h"
 
 namespace netfold {
@@ -38,7 +39,9 @@ Simulation::Simulation(const Scenario& scenario, bool trace)
       network_(&timeline_, kDeliver, derive_seed(scenario.seed, 2)),
       random_(derive_seed(scenario.seed, 3)),
       forger_random_(derive_seed(scenario.seed, 4)),
-      switch_(std::make_unique<Switch>(scenario.switch_config, 0)) {
+      switches_(scenario.switches) {
+  for (uint32_t i = 0; i < switches_.size(); ++i)
+    switches_[i].engine = std::make_unique<Switch>(switch_config(i), 0);
   for (const GroupPlan& group : scenario.groups) {
     auto& references = references_.emplace_back();
     for (const CollectivePlan& plan : group.collectives)
@@ -50,15 +53,26 @@ Simulation::Simulation(const Scenario& scenario, bool trace)
     actor.endpoint = network_.add_endpoint(plan.up, plan.down);
     actor.fate.rank = plan.config.rank;
     actor.fate.outcomes.resize(group_of(actor).collectives.size(), Outcome::none);
-    actor.end_chunk = scenario.switch_config.first_chunk;
     timeline_.add(plan.join_at, kStep, index_of(actor));
   }
   timeline_.add(scenario.heal_at, kHeal, 0);
   if (scenario.switch_freeze_at != kNever)
-    timeline_.add(scenario.switch_freeze_at, kSwitchFreeze, 0);
-  if (scenario.switch_dies_at != kNever) timeline_.add(scenario.switch_dies_at, kSwitchDie, 0);
-  if (scenario.drain_at != kNever) timeline_.add(scenario.drain_at, kDrain, 0);
+    timeline_.add(scenario.switch_freeze_at, kSwitchFreeze, scenario.troubled_switch);
+  if (scenario.switch_dies_at != kNever)
+    timeline_.add(scenario.switch_dies_at, kSwitchDie, scenario.troubled_switch);
+  if (scenario.drain_at != kNever)
+    timeline_.add(scenario.drain_at, kDrain, scenario.troubled_switch);
   if (scenario.forger.packets > 0) timeline_.add(0, kForge, 0);
+}
+
+// Aggregators are alike but for what each draws by itself.
+SwitchConfig Simulation::switch_config(uint64_t index) const {
+  SwitchConfig config = scenario_.switch_config;
+  Random own(derive_seed(scenario_.seed, 1000 + index));
+  if (index == 0) return config;
+  config.cookie_key = {own.next(), own.next()};
+  config.first_stream = static_cast<uint32_t>(own.next());
+  return config;
 }
 
 SimulationReport Simulation::run() {
@@ -79,20 +93,33 @@ SimulationReport Simulation::run() {
   report_.ok = report_.error.empty();
   report_.virtual_ns = timeline_.now();
   const NetworkCounters& net = network_.counters();
-  const SwitchCounters& sw = switch_->counters();
+  SwitchCounters sum;
+  const auto add = [&sum](const SwitchCounters& from) {
+    sum.chunks_completed += from.chunks_completed;
+    sum.duplicates += from.duplicates;
+    sum.late += from.late;
+    sum.early += from.early;
+    sum.bad_crc += from.bad_crc;
+    sum.bad_tag += from.bad_tag;
+    sum.replayed += from.replayed;
+  };
+  for (const SwitchActor& one : switches_) add(one.engine->counters());
+  for (const Actor& actor : actors_)
+    if (actor.engine != nullptr && actor.engine->shard() != nullptr)
+      add(actor.engine->shard()->counters());
   report_.counters = {{"sent", net.sent},
                       {"lost", net.lost},
                       {"duplicated", net.duplicated},
                       {"reordered", net.reordered},
                       {"corrupted", net.corrupted},
                       {"forged", forged_},
-                      {"chunks_completed", sw.chunks_completed},
-                      {"duplicates", sw.duplicates},
-                      {"late", sw.late},
-                      {"early", sw.early},
-                      {"bad_crc", sw.bad_crc},
-                      {"bad_tag", sw.bad_tag},
-                      {"replayed", sw.replayed}};
+                      {"chunks_completed", sum.chunks_completed},
+                      {"duplicates", sum.duplicates},
+                      {"late", sum.late},
+                      {"early", sum.early},
+                      {"bad_crc", sum.bad_crc},
+                      {"bad_tag", sum.bad_tag},
+                      {"replayed", sum.replayed}};
   return report_;
 }
 
@@ -133,24 +160,11 @@ void Simulation::handle(const TimelineEvent& event) {
     case kHeal:
       return network_.heal();
     case kSwitchWake:
-      if (event.at != switch_wake_at_) return;
-      switch_wake_at_ = kNever;
-      return drive_switch();
     case kSwitchFreeze:
-      switch_frozen_until_ = timeline_.now() + scenario_.switch_freeze_length;
-      return timeline_.add(switch_frozen_until_, kSwitchThaw, 0);
     case kSwitchThaw:
-      for (uint32_t packet : std::exchange(switch_inbox_, {})) {
-        deliver_to_switch(network_.packet(packet));
-        network_.release(packet);
-      }
-      return drive_switch();
     case kSwitchDie:
-      switch_dead_ = true;
-      return;
     case kDrain:
-      switch_->break_all(timeline_.now());
-      return drive_switch();
+      return handle_switch(event);
     default:
       break;
   }
@@ -188,16 +202,42 @@ void Simulation::handle(const TimelineEvent& event) {
   }
 }
 
+void Simulation::handle_switch(const TimelineEvent& event) {
+  SwitchActor& at = switches_[event.index];
+  switch (event.kind) {
+    case kSwitchWake:
+      if (event.at != at.wake_at) return;
+      at.wake_at = kNever;
+      break;
+    case kSwitchFreeze:
+      at.frozen_until = timeline_.now() + scenario_.switch_freeze_length;
+      return timeline_.add(at.frozen_until, kSwitchThaw, event.index);
+    case kSwitchThaw:
+      for (uint32_t packet : std::exchange(at.inbox, {})) {
+        deliver_to_switch(&at, network_.packet(packet));
+        network_.release(packet);
+      }
+      break;
+    case kSwitchDie:
+      at.dead = true;
+      return;
+    default:
+      at.engine->break_all(timeline_.now(), {.cause = NF_CAUSE_DRAIN});
+  }
+  drive_switch(event.index);
+}
+
 // --- packets ------------------------------------------------------------------------------------
 
 void Simulation::deliver(uint32_t index) {
   const Packet& packet = network_.packet(index);
   const uint16_t to = endpoint_of(packet.to);
-  if (to == kSwitchEndpoint) {
-    if (timeline_.now() < switch_frozen_until_) return switch_inbox_.push_back(index);
-    if (!switch_dead_) {
-      deliver_to_switch(packet);
-      drive_switch();
+  if (to < kSwitchesMax) {
+    SwitchActor& at = switches_[to];
+    if (timeline_.now() < at.frozen_until) return at.inbox.push_back(index);
+    if (!at.dead) {
+      deliver_to_switch(&at, packet);
+      drive_switch(to);
     }
     return network_.release(index);
   }
@@ -214,19 +254,25 @@ void Simulation::deliver(uint32_t index) {
   network_.release(index);
 }
 
-void Simulation::deliver_to_switch(const Packet& packet) {
-  if (!packet.forged) seen_ = packet.bytes;
-  switch_->handle_packet(timeline_.now(), packet.from, datagram_of(packet));
+void Simulation::deliver_to_switch(SwitchActor* to, const Packet& packet) {
+  note_seen(packet);
+  to->engine->handle_packet(timeline_.now(), packet.from, datagram_of(packet));
+  check_slot(*to->engine, packet);
+}
+
+void Simulation::note_seen(const Packet& packet) {
+  if (packet.forged) return;
+  seen_ = packet.bytes;
+  seen_to_ = packet.to;
+}
+
+void Simulation::check_slot(const Switch& at, const Packet& packet) {
   const WireView view{packet.bytes};
   if (view.type() != NF_TYPE_DATA) return;
-  const nf_slot_head* heads = switch_->slot_heads(view.stream(), view.chunk());
+  const nf_slot_head* heads = at.slot_heads(view.stream(), view.chunk());
   if (heads == nullptr) return;
-  for (const Actor& actor : actors_) {
-    if (actor.engine == nullptr || actor.engine->settlement().stream != view.stream()) continue;
-    const std::string wrong = check_heads(heads, group_of(actor).size);
-    if (!wrong.empty()) fail("chunk " + std::to_string(view.chunk()) + ": " + wrong);
-    return;
-  }
+  const std::string wrong = check_heads(heads, at.size_of(view.stream()));
+  if (!wrong.empty()) fail("chunk " + std::to_string(view.chunk()) + ": " + wrong);
 }
 
 void Simulation::deliver_to_actor(Actor* actor, const Packet& packet) {
@@ -235,7 +281,9 @@ void Simulation::deliver_to_actor(Actor* actor, const Packet& packet) {
     actor->quiet_since = timeline_.now();
     actor->quiet_packets = 0;
   }
-  actor->engine->handle_packet(timeline_.now(), datagram_of(packet));
+  if (scenario_.shards()) note_seen(packet);
+  actor->engine->handle_packet(timeline_.now(), packet.from, datagram_of(packet));
+  if (actor->engine->shard() != nullptr) check_slot(*actor->engine->shard(), packet);
 }
 
 // Packets from nowhere: noise, headers that nearly fit, and real packets with something changed.
@@ -264,10 +312,13 @@ void Simulation::forge() {
                   bytes.size() - NF_HEADER_BYTES, &guess);
     }
   }
-  const uint16_t victim = static_cast<uint16_t>(forger_random_.below(actors_.size() + 1));
+  const uint64_t victim = forger_random_.below(actors_.size() + switches_.size());
   const Address nowhere = make_address(60'000, 0);
   // A copy of a tagged packet is as good as a duplicate: replays go where duplicates may go.
-  const Address to = replay ? network_.address(kSwitchEndpoint) : network_.address(victim);
+  const Address to =
+      replay ? seen_to_
+             : network_.address(static_cast<uint16_t>(
+                   victim < switches_.size() ? victim : kSwitchesMax + victim - switches_.size()));
   network_.inject(1 + forger_random_.between(0, kMillisecond), nowhere, to, bytes);
   timeline_.add(timeline_.now() + 1 + forger_random_.between(0, scenario_.forger.interval_max),
                 kForge, 0);
@@ -276,12 +327,36 @@ void Simulation::forge() {
 // --- the application ----------------------------------------------------------------------------
 
 void Simulation::start(Actor* actor) {
-  actor->engine = std::make_unique<Worker>(actor->plan->config, timeline_.now());
+  open(actor, actor->plan->config);
+  arm(actor, 0);
+  drive(actor);
+}
+
+void Simulation::open(Actor* actor, const WorkerConfig& config) {
+  actor->engine =
+      std::make_unique<Member>(MemberConfig{.worker = config,
+                                            .has_shard = scenario_.shards(),
+                                            .shard = switch_config(100 + index_of(*actor))},
+                               timeline_.now());
+  actor->engine->connect(timeline_.now(), aggregators_of(*actor));
+  actor->parts.resize(actor->engine->lanes());
   actor->phase = Phase::alive;
   actor->give_up_at = timeline_.now() + kJoinPatience;
   timeline_.add(actor->give_up_at, kStep, index_of(*actor));
-  if (!actor->intruder) arm(actor, 0);
-  drive(actor);
+}
+
+std::vector<Aggregator> Simulation::aggregators_of(const Actor& actor) const {
+  std::vector<Aggregator> found;
+  const uint16_t payload = actor.plan->config.payload_bytes_max;
+  for (uint16_t i = 0; i < switches_.size(); ++i)
+    found.push_back({.address = network_.address(i), .payload_bytes_max = payload});
+  if (!scenario_.shards()) return found;
+  const GroupPlan& group = group_of(actor);
+  for (uint16_t rank = 0; rank < group.size; ++rank)
+    found.push_back({.address = network_.address(actors_[group.first_worker + rank].endpoint),
+                     .payload_bytes_max = payload,
+                     .host_rank = rank});
+  return found;
 }
 
 // Schedules what the plan has for the time after `sequence` was submitted.
@@ -348,14 +423,15 @@ void Simulation::submit_next(Actor* actor) {
     const bool odd = sequence == actor->plan->odd_sequence;
     outcome = odd ? Outcome::none : Outcome::ok;
     actor->finished += 1;
-    if (actor->engine->skip() != sequence) fail("a skipped collective took another number");
+    Collective skipped;
+    skipped.elements = 0;
+    if (actor->engine->skip(fingerprint_of(skipped, NF_KIND_BROADCAST)) != sequence)
+      fail("a skipped collective took another number");
     arm(actor, sequence);
     return;
   }
   outcome = Outcome::pending;
-  auto [entry, fresh] =
-      actor->tensors.try_emplace(sequence, plan, actor->plan->config.rank, actor->end_chunk);
-  actor->end_chunk += chunks_of(*actor, sequence, plan);
+  auto [entry, fresh] = actor->tensors.try_emplace(sequence, plan, actor->plan->config.rank);
   Collective what;
   what.data = entry->second.data();
   what.elements = plan.elements;
@@ -363,6 +439,7 @@ void Simulation::submit_next(Actor* actor) {
   what.dtype = plan.dtype;
   what.tensor_dtype = plan.dtype;
   what.mode = plan.mode;
+  note_parts(actor, sequence, what);
   if (actor->plan->timeout > 0) what.deadline = timeline_.now() + actor->plan->timeout;
   if (actor->engine->submit(timeline_.now(), what) != sequence)
     fail("a collective took another number");
@@ -410,10 +487,7 @@ void Simulation::start_intruder(const Actor& twin) {
   actor.intruder = actor.excused = true;
   actor.fate.outcomes.resize(group_of(actor).collectives.size(), Outcome::none);
   actor.endpoint = network_.add_endpoint(twin.plan->up, twin.plan->down);
-  actor.engine = std::make_unique<Worker>(config, timeline_.now());
-  actor.phase = Phase::alive;
-  actor.give_up_at = timeline_.now() + kJoinPatience;
-  timeline_.add(actor.give_up_at, kStep, index_of(actor));
+  open(&actor, config);
   drive(&actor);
 }
 
@@ -430,14 +504,13 @@ void Simulation::thaw(Actor* actor) {
 
 void Simulation::drive(Actor* actor) {
   if (actor->dead || frozen(*actor) || actor->phase == Phase::closed) return;
-  Worker& engine = *actor->engine;
+  Member& engine = *actor->engine;
   const Nanos now = timeline_.now();
   if (engine.poll_timeout() <= now) engine.handle_timeout(now);
   Transmit transmit;
   while (engine.poll_transmit(now, &transmit)) {
     observe_sent(actor, transmit);
-    network_.send(network_.address(actor->endpoint), network_.address(kSwitchEndpoint),
-                  head_of(transmit), payload_of(transmit));
+    send(network_.address(actor->endpoint), transmit);
   }
   if (engine.poll_timeout() <= now)
     fail("rank " + std::to_string(actor->fate.rank) + " asks to be called again at once");
@@ -447,25 +520,48 @@ void Simulation::drive(Actor* actor) {
 
 void Simulation::observe_sent(Actor* actor, const Transmit& transmit) {
   const WireView view{head_of(transmit)};
-  if (view.type() == NF_TYPE_DATA) check_kept(actor, view.chunk());
+  for (size_t lane = 0; lane < actor->engine->lanes() && view.type() == NF_TYPE_DATA; ++lane)
+    if (actor->engine->lane(lane).settlement().stream == view.stream())
+      check_kept(actor, lane, view.chunk());
   if (actor->engine->state() != WorkerState::active || scenario_.has(kNetworkFaults | kFaultRebind))
     return;
   const Nanos waited = timeline_.now() - actor->quiet_since - kQuietGrace;
   if (waited <= 0) return;
   actor->quiet_packets += 1;
-  if (actor->quiet_packets > 10 * static_cast<uint64_t>(waited / kSecond + 1))
+  if (actor->quiet_packets >
+      10 * actor->engine->lanes() * static_cast<uint64_t>(waited / kSecond + 1))
     fail("rank " + std::to_string(actor->fate.rank) + " does not wait quietly");
 }
 
-// How many chunks the collective has in the eyes of a worker, who may be the odd one. Of fixed32
-// all have to agree on the first before any knows.
-uint64_t Simulation::chunks_of(const Actor& actor, uint64_t sequence,
-                               const CollectivePlan& plan) const {
-  const size_t payload = actor.engine->settlement().payload_bytes;
-  if (plan.mode == NF_MODE_FIXED32)
-    return references_[actor.plan->group][sequence - 1].chunks(payload);
-  const uint64_t per_chunk = payload / element_bytes(plan);
-  return (plan.elements + per_chunk - 1) / per_chunk;
+// Where the parts of a collective lie on the lanes, in the eyes of a worker, who may be the odd
+// one. Of fixed32 all have to agree on the first chunk before any knows how many there are.
+void Simulation::note_parts(Actor* actor, uint64_t sequence, const Collective& what) {
+  const Member& engine = *actor->engine;
+  size_t least = NF_PAYLOAD_BYTES_MAX;
+  for (size_t lane = 0; lane < engine.lanes(); ++lane)
+    least = std::min<size_t>(least, engine.lane(lane).settlement().payload_bytes);
+  const Partition partition =
+      partition_of(what, engine.lanes(), static_cast<uint32_t>(least), sequence);
+  const Reference& whole = references_[actor->plan->group][sequence - 1];
+  const bool odd = actor->plan->odd_sequence == sequence;
+  for (size_t lane = 0; lane < engine.lanes(); ++lane) {
+    const std::optional<Collective> part = part_of(what, partition, lane);
+    if (!part) continue;
+    auto& parts = actor->parts[lane];
+    const size_t payload = engine.lane(lane).settlement().payload_bytes;
+    const size_t bytes = nf_dtype_bytes(what.dtype);
+    Part noted{.first_chunk = parts.empty() ? scenario_.switch_config.first_chunk
+                                            : parts.rbegin()->second.first_chunk +
+                                                  parts.rbegin()->second.chunks,
+               .chunks = 0,
+               .reference = {}};
+    const auto first = static_cast<uint64_t>(part->data - what.data) / bytes;
+    if (!odd) noted.reference = whole.part(first, part->elements);
+    const uint64_t per_chunk = payload / bytes;
+    noted.chunks =
+        odd ? (part->elements + per_chunk - 1) / per_chunk : noted.reference.chunks(payload);
+    parts.emplace(sequence, std::move(noted));
+  }
 }
 
 // Invariant 9: who sends chunk c keeps the result of c - window, outside the user's tensor.
@@ -473,23 +569,23 @@ uint64_t Simulation::chunks_of(const Actor& actor, uint64_t sequence,
 // Where a rank skips a collective, its chunks are shifted against the others': one in the middle of
 // a later collective may complete with parts that do not belong together. That collective never
 // succeeds, since its first or last chunk meets another collective's on some rank.
-void Simulation::check_kept(Actor* actor, uint64_t chunk) {
+void Simulation::check_kept(Actor* actor, size_t index, uint64_t chunk) {
   const GroupPlan& group = group_of(*actor);
   for (uint32_t rank = 0; rank < group.size; ++rank) {
     const WorkerPlan& member = scenario_.workers[group.first_worker + rank];
     if (member.odd_sequence != kNoSequence && member.oddity == Oddity::skip) return;
   }
-  const uint64_t window = actor->engine->settlement().window;
+  const Worker& lane = actor->engine->lane(index);
+  const uint64_t window = lane.settlement().window;
   if (chunk - scenario_.switch_config.first_chunk < window) return;
   const uint64_t before = chunk - window;
   size_t bytes = 0;
-  const uint8_t* kept = actor->engine->kept_result(before, &bytes);
+  const uint8_t* kept = lane.kept_result(before, &bytes);
   if (kept == nullptr) return fail("a chunk left the window before its predecessor's result");
-  for (const auto& [sequence, tensor] : actor->tensors) {
-    const uint64_t index = before - tensor.first_chunk;
-    if (index >= chunks_of(*actor, sequence, tensor.plan)) continue;
-    const auto expected = references_[actor->plan->group][sequence - 1].chunk(
-        index, actor->engine->settlement().payload_bytes);
+  for (const auto& [sequence, part] : actor->parts[index]) {
+    if (before - part.first_chunk >= part.chunks) continue;
+    const auto expected =
+        part.reference.chunk(before - part.first_chunk, lane.settlement().payload_bytes);
     if (!std::equal(kept, kept + bytes, expected.begin(), expected.end()))
       fail("rank " + std::to_string(actor->fate.rank) + ": the kept result of chunk " +
            std::to_string(before) + " of collective " + std::to_string(sequence) + " is another");
@@ -539,27 +635,30 @@ void Simulation::schedule_wake(Actor* actor) {
   timeline_.add(actor->wake_at, kWake, index_of(*actor));
 }
 
-void Simulation::drive_switch() {
-  if (switch_dead_ || timeline_.now() < switch_frozen_until_) return;
+void Simulation::send(const Address& from, const Transmit& transmit) {
+  for (uint64_t left = transmit.receivers; left != 0; left &= left - 1) {
+    const Address& to = transmit.addresses[std::countr_zero(left)];
+    if (endpoint_of(to) < kSwitchesMax + actors_.size())  // nobody answers where the forger is
+      network_.send(from, to, head_of(transmit), payload_of(transmit));
+  }
+}
+
+void Simulation::drive_switch(uint32_t index) {
+  SwitchActor& at = switches_[index];
+  if (at.dead || timeline_.now() < at.frozen_until) return;
   const Nanos now = timeline_.now();
-  if (switch_->poll_timeout() <= now) switch_->handle_timeout(now);
+  if (at.engine->poll_timeout() <= now) at.engine->handle_timeout(now);
   Transmit transmit;
-  const Address from = network_.address(kSwitchEndpoint);
-  while (switch_->poll_transmit(now, &transmit)) {
-    for (uint64_t left = transmit.receivers; left != 0; left &= left - 1) {
-      const Address& to = transmit.addresses[std::countr_zero(left)];
-      if (endpoint_of(to) <= actors_.size())
-        network_.send(from, to, head_of(transmit), payload_of(transmit));
-    }
-  }
+  while (at.engine->poll_transmit(now, &transmit))
+    send(network_.address(static_cast<uint16_t>(index)), transmit);
   SwitchEvent event;
-  while (switch_->poll_event(&event)) {
+  while (at.engine->poll_event(&event)) {
   }
-  const Nanos due = switch_->poll_timeout();
-  if (due <= now) fail("the switch asks to be called again at once");
-  if (due == kNever || (switch_wake_at_ <= due && switch_wake_at_ > now)) return;
-  switch_wake_at_ = due;
-  timeline_.add(due, kSwitchWake, 0);
+  const Nanos due = at.engine->poll_timeout();
+  if (due <= now) fail("a switch asks to be called again at once");
+  if (due == kNever || (at.wake_at <= due && at.wake_at > now)) return;
+  at.wake_at = due;
+  timeline_.add(due, kSwitchWake, index);
 }
 
 // --- verdicts -----------------------------------------------------------------------------------
@@ -585,12 +684,15 @@ void Simulation::check_end() {
     const std::string wrong = check_outcomes(scenario_, g, fates);
     if (!wrong.empty()) return fail("group " + std::to_string(g) + ": " + wrong);
   }
-  if (switch_dead_) return;
-  // All have left or died: a lease later the switch holds nothing of theirs.
-  const Nanos end = std::max(timeline_.now(), switch_frozen_until_) + 2 * scenario_.lease();
-  for (Nanos now = timeline_.now(); now <= end; now += kSecond / 4) switch_->handle_timeout(now);
-  if (switch_->counters().groups_open != 0 || switch_->counters().memory_bytes != 0)
-    fail("the switch holds slots of groups that ended");
+  for (SwitchActor& at : switches_) {
+    if (at.dead) continue;
+    // All have left or died: a lease later the switch holds nothing of theirs.
+    const Nanos end = std::max(timeline_.now(), at.frozen_until) + 2 * scenario_.lease();
+    for (Nanos now = timeline_.now(); now <= end; now += kSecond / 4)
+      at.engine->handle_timeout(now);
+    if (at.engine->counters().groups_open != 0 || at.engine->counters().memory_bytes != 0)
+      fail("a switch holds slots of groups that ended");
+  }
 }
 
 void Simulation::fail(const std::string& what) {
@@ -609,6 +711,9 @@ std::string Simulation::describe_all() const {
       text += " state " + std::to_string(static_cast<int>(actor.engine->state())) + " pending " +
               std::to_string(actor.engine->pending()) + " cause " +
               std::to_string(actor.engine->breakage().cause);
+    for (size_t lane = 0; actor.engine != nullptr && lane < actor.engine->lanes(); ++lane)
+      text += (lane == 0 ? " lanes " : ",") +
+              std::to_string(static_cast<int>(actor.engine->lane(lane).state()));
     text += " submitted " + std::to_string(actor.submitted) + " finished " +
             std::to_string(actor.finished) + "\n";
   }

@@ -60,8 +60,9 @@ class Endpoint:
         application reduces, where `dtype` is what it was widened to; ranks must agree on it.
         `deferred`: the caller will wait() at once and drives the engine itself, so the I/O thread
         is not woken. Raises ValueError for an op, dtype and mode that no kernel has."""
-    def skip(self) -> int:
-        """A collective that another path carries takes its sequence number."""
+    def skip(self, fingerprint: int) -> int:
+        """A collective that another path carries takes its sequence number; `fingerprint` (u64)
+        is what ranks must agree on."""
     def wait(self, sequence: int, timeout_ns: int) -> int:
         """0 not done (time is up or a signal came), 1 done, 2 failed: see failure()."""
     def test(self, sequence: int) -> int:

@@ -107,6 +107,17 @@ def test_a_disagreeing_rank_makes_all_raise_mismatch(switch: Switch, kind: str) 
     assert len(texts) == 1
 
 
+def test_a_rank_on_another_path_makes_the_others_raise_mismatch(switch: Switch) -> None:
+    """T11: no chunk of it meets theirs; its Heartbeat tells."""
+    with ranks("disagree", 3, switch.address, arguments=("path",)) as members:
+        lines = [member.read() for member in members[:2]]  # the third waits in gloo
+    for line in lines:
+        assert line["error"] == "Mismatch"
+        assert 2 in line["ranks"]
+        assert "rank 2: broadcast through gloo #2" in line["text"]
+        assert line["seconds"] < 3
+
+
 @pytest.mark.parametrize(("which", "at_s"), [("operation", 0.5), ("wait", 0.7), ("group", 3.0)])
 def test_the_nearest_timeout_counts(switch: Switch, which: str, at_s: float) -> None:
     """T19, T20: operation before group; wait() before both. The other rank hears of it."""

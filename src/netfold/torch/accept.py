@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from netfold._wire import DType, Mode, Op
+from netfold._wire import Kind as CollectiveKind
 
 Kind: Any = dist.ReduceOp.RedOpType  # the stubs lack its members
 
@@ -79,3 +80,34 @@ def accepted(mode: Mode) -> dict[tuple[torch.dtype, Any], Numbers]:
                 code,
             )
     return table
+
+
+_DELEGATED: Final = {
+    "allreduce": CollectiveKind.DELEGATED_ALL_REDUCE,
+    "allreduce_coalesced": CollectiveKind.DELEGATED_ALL_REDUCE,
+    "broadcast": CollectiveKind.BROADCAST,
+    "reduce": CollectiveKind.REDUCE,
+    "allgather": CollectiveKind.ALL_GATHER,
+    "allgather_coalesced": CollectiveKind.ALL_GATHER,
+    "all_gather_single": CollectiveKind.ALL_GATHER,
+    "_allgather_base": CollectiveKind.ALL_GATHER,
+    "gather": CollectiveKind.GATHER,
+    "scatter": CollectiveKind.SCATTER,
+    "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
+    "reduce_scatter_single": CollectiveKind.REDUCE_SCATTER,
+    "_reduce_scatter_base": CollectiveKind.REDUCE_SCATTER,
+    "alltoall": CollectiveKind.ALL_TO_ALL,
+    "alltoall_base": CollectiveKind.ALL_TO_ALL,
+    "all_to_all_single": CollectiveKind.ALL_TO_ALL,
+    "barrier": CollectiveKind.BARRIER,
+}
+
+
+def delegated_fingerprint(name: str) -> int:
+    """What ranks must agree on of a collective that the inner backend carries: which it is. Its
+    tensors may differ (a gather's root has more of them)."""
+    return _DELEGATED[name] << 60
+
+
+EMPTY_FINGERPRINT: Final = CollectiveKind.ALL_REDUCE << 60
+"""Of an all-reduce of no elements."""

@@ -70,6 +70,8 @@ def describe(fingerprint: int) -> str:
     kind, op, dtype, mode = (fingerprint >> shift & 15 for shift in (60, 56, 52, 48))
     elements = fingerprint & (1 << 48) - 1
     name = Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
+    if kind != Kind.ALL_REDUCE:
+        return f"{name.removeprefix('delegated_')} through gloo"
     op_name = Op(op).name if op in set(Op) else f"op {op}"
     dtype_name = DType(dtype).name.lower() if dtype in set(DType) else f"dtype {dtype}"
     how = " as fixed32" if mode == Mode.FIXED32 else ""

@@ -82,13 +82,14 @@ class Member:
             self._pending[work.sequence] = work
         return work
 
-    def skip(self, what: Callable[[], str]) -> None:
-        """Another path carries a collective. Raises if the group is broken."""
+    def skip(self, what: Callable[[], str], fingerprint: int) -> None:
+        """Another path carries a collective, which ranks agree on by its fingerprint. Raises if the
+        group is broken."""
         if self._closed:
             raise Aborted(f"{what()}: the group is closed")
         if self.endpoint.failure() is not None:
-            raise self._explain(what(), self.endpoint.skip(), 0, 0, 0.0)
-        self.endpoint.skip()
+            raise self._explain(what(), self.endpoint.skip(fingerprint), 0, 0, 0.0)
+        self.endpoint.skip(fingerprint)
 
     def block(self, work: Work, timeout: timedelta) -> None:
         """Returns once `work` is settled; raises Timeout when `timeout` (if above 0) is over."""

@@ -19,7 +19,7 @@ from netfold import config
 from netfold.errors import NetfoldError, Unsupported
 from netfold.say import say
 from netfold.torch import path
-from netfold.torch.accept import Kind, accepted
+from netfold.torch.accept import EMPTY_FINGERPRINT, Kind, accepted, delegated_fingerprint
 from netfold.torch.formation import Formation, Membership, form
 from netfold.torch.work import CopiedWork, DoneWork, Transfer
 
@@ -142,7 +142,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _empty(self, tensors: Sequence[torch.Tensor]) -> dist.Work:
         if self._member is not None:
-            self._member.skip(lambda: "all_reduce of no elements")
+            self._member.skip(lambda: "all_reduce of no elements", EMPTY_FINGERPRINT)
         self._usage.count(path.LOCAL, 0, "no elements")
         return DoneWork(tensors)
 
@@ -167,7 +167,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _number(self, name: str, tensors: Any, reason: str) -> None:
         if self._member is not None and name not in _POINT_TO_POINT:
-            self._member.skip(lambda: name)
+            self._member.skip(lambda: name, delegated_fingerprint(name))
         self._usage.count(path.GLOO, _bytes_in(tensors), reason)
 
     def _timeout_s(self, opts: Any) -> float:
