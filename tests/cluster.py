@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,15 @@ class Rank:
 
     def end(self) -> int:
         return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def aggregators(kind: str, folder: Path) -> Iterator[str]:
+    """What NETFOLD_SWITCH is to say: of "switch", "2 switches" or "shards" (nothing)."""
+    count = {"switch": 1, "2 switches": 2, "shards": 0}[kind]
+    with ExitStack() as stack:
+        switches = [stack.enter_context(running_switch(folder)) for _ in range(count)]
+        yield ",".join(switch.address for switch in switches)
 
 
 @contextmanager

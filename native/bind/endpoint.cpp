@@ -22,10 +22,11 @@ void construct(Owner<Endpoint>* self, std::string host, uint16_t port, std::stri
                uint16_t size, const std::optional<nb::bytes>& secret, uint16_t payload_bytes_max,
                uint16_t window_max, size_t receive_buffer_bytes, bool offload, Nanos lease,
                Nanos heartbeat, Nanos retransmit_initial, Nanos retransmit_min, Nanos late_after,
-               std::string bind_device) {
+               std::string bind_device, bool has_shard) {
   EndpointOptions options;
   options.host = std::move(host);
   options.port = port;
+  options.has_shard = has_shard;
   options.worker.job = std::move(job);
   options.worker.incarnation = incarnation;
   options.worker.key = key_from(key);
@@ -45,6 +46,18 @@ void construct(Owner<Endpoint>* self, std::string host, uint16_t port, std::stri
   options.socket.offload = offload;
   options.socket.device = std::move(bind_device);
   new (self) Owner<Endpoint>(options);
+}
+
+// (host, port, rank of the host or -1)
+using Place = std::tuple<std::string, uint16_t, int>;
+
+void connect(const Owner<Endpoint>& self, const std::vector<Place>& places) {
+  std::vector<AggregatorPlace> list;
+  for (const auto& [host, port, rank] : places) {
+    list.push_back({.host = host, .port = port});
+    if (rank >= 0) list.back().host_rank = static_cast<uint16_t>(rank);
+  }
+  (*self).connect(list);
 }
 
 uint64_t submit(const Owner<Endpoint>& self, uintptr_t pointer, uint64_t elements, uint8_t dtype,
@@ -102,7 +115,9 @@ void bind_endpoint(nb::module_& module) {
            "lease_ns"_a = kDefaults.lease, "heartbeat_ns"_a = kDefaults.heartbeat,
            "retransmit_initial_ns"_a = kDefaults.retransmit_initial,
            "retransmit_min_ns"_a = kDefaults.retransmit_min,
-           "late_after_ns"_a = kDefaults.late_after, "bind_device"_a = "")
+           "late_after_ns"_a = kDefaults.late_after, "bind_device"_a = "", "shard"_a = false)
+      .def("connect", connect, "aggregators"_a, WithoutGil())
+      .def_prop_ro("port", method(&Endpoint::port))
       .def("join", method(&Endpoint::join), "timeout_ns"_a, WithoutGil())
       .def("submit", submit, "pointer"_a, "elements"_a, "dtype"_a, "op"_a, "mode"_a,
            "tensor_dtype"_a, "timeout_ns"_a, "deferred"_a, WithoutGil())

@@ -23,17 +23,6 @@ bool is_own(const Address& address) {
   return address.size == 1;
 }
 
-// Of the job's key for one lane, so that a packet of one is nothing to another.
-Key derive_key(const Key& key, uint32_t lane) {
-  const auto half = [&](uint32_t which) {
-    uint8_t bytes[8];
-    store_be(bytes, lane);
-    store_be(bytes + 4, which);
-    return siphash(key, bytes, sizeof bytes);
-  };
-  return {half(0), half(1)};
-}
-
 Datagram datagram_of(const Transmit& transmit) {
   const bool control = transmit.head_bytes > NF_HEADER_BYTES;
   return {transmit.head, control ? transmit.head + NF_HEADER_BYTES : transmit.payload,
@@ -60,16 +49,27 @@ int precedence(uint8_t cause) {
 
 }  // namespace
 
+Key lane_key(const Key& key, uint32_t lane) {
+  const auto half = [&](uint32_t which) {
+    uint8_t bytes[8];
+    store_be(bytes, lane);
+    store_be(bytes + 4, which);
+    return siphash(key, bytes, sizeof bytes);
+  };
+  return {half(0), half(1)};
+}
+
 Member::Member(const MemberConfig& config, Nanos now) : config_(config) {
   if (config.has_shard) shard_ = std::make_unique<Switch>(config.shard, now);
 }
 
 WorkerConfig Member::lane_config(uint32_t index, const Aggregator& aggregator) const {
   WorkerConfig lane = config_.worker;
-  lane.key = derive_key(lane.key, index);
+  lane.key = lane_key(lane.key, index);
   lane.incarnation += index;  // two lanes may lead to one switch
   lane.first_request += index * kRequestsPerLane;
   lane.payload_bytes_max = aggregator.payload_bytes_max;
+  lane.window_max = aggregator.window_max;
   return lane;
 }
 
@@ -144,6 +144,21 @@ void Member::exchange(Nanos now) {
       take_from_shard(now, transmit);
       more = true;
     }
+    take_shard_events();
+  }
+}
+
+// Results that wait to be sent lie in the memory of a group, which the shard frees with it.
+void Member::take_shard_events() {
+  SwitchEvent event;
+  while (shard_->poll_event(&event)) {
+    if (event.kind != SwitchEvent::Kind::group_closed) continue;
+    const auto waiting = outgoing_.begin() + static_cast<ptrdiff_t>(sent_);
+    outgoing_.erase(std::remove_if(waiting, outgoing_.end(),
+                                   [](const Outgoing& outgoing) {
+                                     return outgoing.transmit.payload != nullptr;
+                                   }),
+                    outgoing_.end());
   }
 }
 
@@ -151,13 +166,15 @@ void Member::take_from_shard(Nanos now, const Transmit& transmit) {
   Outgoing outgoing{.transmit = transmit, .to = {}};
   for (uint64_t left = transmit.receivers; left != 0; left &= left - 1) {
     const int index = std::countr_zero(left);
+    // The shard may forget its group before this is sent; a driver groups packets by their pointer.
+    peers_[static_cast<size_t>(index)] = transmit.addresses[index];
     if (!is_own(transmit.addresses[index])) continue;
     outgoing.transmit.receivers &= ~(uint64_t{1} << index);
     if (own_ != nullptr) own_->worker.handle_packet(now, datagram_of(transmit));
   }
   if (outgoing.transmit.receivers == 0) return;
-  // A single address may be of a stranger, which the shard forgets.
-  if (outgoing.transmit.receivers == 1) outgoing.to = *transmit.addresses;
+  outgoing.transmit.addresses = peers_.data();
+  if (outgoing.transmit.receivers == 1) outgoing.to = *transmit.addresses;  // perhaps a stranger's
   outgoing_.push_back(outgoing);
 }
 
@@ -245,15 +262,26 @@ void Member::leave(Nanos now) {
 }
 
 void Member::desert(Nanos now) {
-  if (shard_ == nullptr) return;
   begin_turn();
-  shard_->break_all(now, {.cause = NF_CAUSE_GONE, .ranks = bit_of(config_.worker.rank)});
+  end_shard(now);
   end_turn(now);
+}
+
+void Member::end_shard(Nanos now) {
+  if (shard_ == nullptr || deserted_) return;
+  deserted_ = true;
+  shard_->break_all(now, {.cause = NF_CAUSE_GONE, .ranks = bit_of(config_.worker.rank)});
 }
 
 // --- what lanes report --------------------------------------------------------------------------
 
 bool Member::take_events(Nanos now) {
+  for (Lane& lane : lanes_) {
+    const Breakage& why = lane.worker.breakage();
+    const uint16_t host = lane.aggregator.host_rank;
+    if (why.cause == NF_CAUSE_GONE && host != Aggregator::kNobody && (why.ranks >> host & 1))
+      lane.worker.abandon();
+  }
   WorkerEvent event;
   bool any = false;
   for (Lane& lane : lanes_)
@@ -262,7 +290,7 @@ bool Member::take_events(Nanos now) {
       any = true;
     }
   end_break();
-  if (state_ == WorkerState::leaving) end_leave();
+  if (state_ == WorkerState::leaving) end_leave(now);
   return any;
 }
 
@@ -310,6 +338,7 @@ void Member::on_part(const WorkerEvent& event) {
   found->ok &= event.ok;
   found->bytes_done += event.bytes_done;
   if (found->parts > 0 || !found->ok) return;  // a failure waits for its reason
+  collectives_ok_ += 1;
   events_.push_back({.kind = WorkerEvent::Kind::completed,
                      .ok = true,
                      .sequence = found->sequence,
@@ -353,6 +382,7 @@ void Member::end_break() {
   if (breakage_.cause == 0) return;
   std::erase_if(pending_, [this](const Pending& pending) {
     if (pending.parts > 0) return false;
+    collectives_failed_ += 1;
     events_.push_back({.kind = WorkerEvent::Kind::completed,
                        .sequence = pending.sequence,
                        .bytes_done = pending.bytes_done});
@@ -364,11 +394,16 @@ void Member::end_break() {
   if (state_ == WorkerState::breaking && ended) state_ = WorkerState::broken;
 }
 
-void Member::end_leave() {
-  const bool left = std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+// Others may not have left: they get what is theirs, and then hear that this rank is gone.
+void Member::end_leave(Nanos now) {
+  const bool lanes_left = std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
     return lane.worker.state() == WorkerState::left;
   });
-  if (!left || (shard_ != nullptr && !shard_->drained())) return;
+  if (!lanes_left) return;
+  if (shard_ != nullptr && !shard_->drained()) {
+    if (shard_->owes_nothing()) end_shard(now);
+    if (!deserted_ || shard_->announcing()) return;
+  }
   state_ = WorkerState::left;
   events_.push_back({.kind = WorkerEvent::Kind::left});
 }

@@ -9,6 +9,7 @@
 // Driven as the engines are (worker.h), but with the address that packets come from and go to.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -22,6 +23,7 @@ struct Aggregator {
   static constexpr uint16_t kNobody = UINT16_MAX;
   Address address;                 // empty: the peer a socket is connected to
   uint16_t payload_bytes_max = 0;  // from the path MTU to it
+  uint16_t window_max = 1;         // from our receive buffer
   uint16_t host_rank = kNobody;    // the member it is a shard of; a switch is nobody's
 };
 
@@ -31,6 +33,9 @@ struct MemberConfig {
   bool has_shard = false;
   SwitchConfig shard;
 };
+
+// Of a job's key, so that a packet of one lane is nothing to another.
+[[nodiscard]] Key lane_key(const Key& key, uint32_t lane);
 
 class Member {
  public:
@@ -62,6 +67,8 @@ class Member {
   [[nodiscard]] std::vector<uint32_t> progress() const;
   [[nodiscard]] bool answered() const;     // every aggregator spoke to us
   [[nodiscard]] Nanos last_heard() const;  // of the one that is silent longest
+  [[nodiscard]] uint64_t collectives_ok() const { return collectives_ok_; }
+  [[nodiscard]] uint64_t collectives_failed() const { return collectives_failed_; }
   [[nodiscard]] bool announcing() const { return shard_ != nullptr && shard_->announcing(); }
   [[nodiscard]] size_t lanes() const { return lanes_.size(); }
   [[nodiscard]] const Worker& lane(size_t index) const { return lanes_[index].worker; }
@@ -92,6 +99,7 @@ class Member {
   void begin_turn();
   void end_turn(Nanos now);
   void exchange(Nanos now);
+  void take_shard_events();
   void take_from_shard(Nanos now, const Transmit& transmit);
   // what lanes report
   bool take_events(Nanos now);
@@ -101,20 +109,25 @@ class Member {
   void on_refused(Nanos now, const WorkerEvent& event);
   void on_broken(Nanos now, const Lane& lane);
   void end_break();
-  void end_leave();
+  void end_leave(Nanos now);
+  void end_shard(Nanos now);
   [[nodiscard]] Breakage breakage_of(const Lane& lane) const;
 
   const MemberConfig config_;
   WorkerState state_ = WorkerState::hello;
   std::deque<Lane> lanes_;
   std::unique_ptr<Switch> shard_;
+  bool deserted_ = false;
   Lane* own_ = nullptr;            // whose aggregator is our shard
+  std::array<Address, 64> peers_;  // of the shard's group, by rank
   std::deque<Outgoing> outgoing_;  // those before `sent_` are handed out, kept for their addresses
   size_t sent_ = 0;
   uint64_t sequence_ = 0;
   std::deque<Pending> pending_;
   Breakage breakage_{};
   uint64_t late_sequence_ = 0;
+  uint64_t collectives_ok_ = 0;
+  uint64_t collectives_failed_ = 0;
   std::deque<WorkerEvent> events_;
 };
 

@@ -96,6 +96,7 @@ void Switch::on_member_packet(Nanos now, const Address& from, const Header& head
     case NF_TYPE_ACK:
       if (!is_fresh(header, group)) return;
       group->addresses[header.rank] = from;  // a fresh tagged packet: reply where it came from
+      member.watermark = std::max(member.watermark, header.chunk);
       return on_control(now, header, datagram, group);
     default:
       counters_.unexpected += 1;
@@ -638,6 +639,20 @@ bool Switch::poll_event(SwitchEvent* out) {
 
 bool Switch::drained() const {
   return draining_ && counters_.groups_open == 0;
+}
+
+bool Switch::owes_nothing() const {
+  return std::all_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+    const Group& group = *entry.second;
+    uint64_t end = 0;
+    for (const Slot& slot : group.slots)
+      for (size_t v = 0; v < 2; ++v)
+        if (slot.heads[v].state == NF_SLOT_COMPLETE)
+          end = std::max(end, slot.versions[v].chunk + 1);
+    for (uint64_t left = group.present(); left != 0 && !group.closed; left &= left - 1)
+      if (group.members[static_cast<size_t>(std::countr_zero(left))].watermark < end) return false;
+    return true;
+  });
 }
 
 bool Switch::announcing() const {

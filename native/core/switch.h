@@ -75,6 +75,8 @@ class Switch {
 
   [[nodiscard]] bool drained() const;     // no group needs this switch any more
   [[nodiscard]] bool announcing() const;  // members have not yet acknowledged a breakage
+  // Every member of every group is known to have all results there are.
+  [[nodiscard]] bool owes_nothing() const;
   [[nodiscard]] const SwitchCounters& counters() const { return counters_; }
 
   // For checkers outside: the heads of the slot `chunk` falls into, or null.

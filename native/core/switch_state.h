@@ -12,6 +12,7 @@ struct Switch::Member {
   Nanos last_heard = 0;
   uint32_t last_request = 0;
   uint32_t collective = 0;  // the last it submitted
+  uint64_t watermark = 0;   // it has the results of all chunks below
   // Of its last Heartbeat: fingerprints up to its last collective then, the newest first.
   uint32_t told = 0;
   uint32_t fingerprints_told = 0;

@@ -478,6 +478,10 @@ void Worker::abort(Nanos now) {
     break_alone(NF_CAUSE_ABORT, bit_of(config_.rank));
 }
 
+void Worker::abandon() {
+  if (state_ == WorkerState::breaking) fail_all();
+}
+
 void Worker::adopt(Nanos now, const Breakage& breakage) {
   if (state_ == WorkerState::active && request_.type != NF_TYPE_ABORT) {
     own_abort_ = breakage;
@@ -579,7 +583,8 @@ void Worker::fail_all() {
 }
 
 void Worker::leave(Nanos now) {
-  bool const known = settlement_.stream != 0 && state_ != WorkerState::refused;
+  bool const known = settlement_.stream != 0 && state_ != WorkerState::refused &&
+                     breakage_.cause != NF_CAUSE_AGGREGATOR_LOST;
   if (state_ == WorkerState::leaving || state_ == WorkerState::left) return;
   if (breakage_.cause == 0)
     break_alone(NF_CAUSE_ABORT, bit_of(config_.rank));
@@ -658,6 +663,13 @@ void Worker::fill_request(Nanos now, Transmit* out) {
   fill_control(request_.type, body, bytes, out);
 }
 
+// All chunks below have their results.
+uint64_t Worker::low_watermark() const {
+  uint64_t low = end_chunk_;
+  for (const Slot& slot : slots_) low = std::min(low, slot.chunk);
+  return low;
+}
+
 // The newest fingerprint first.
 void Worker::fill_heartbeat(Transmit* out) {
   uint8_t body[NF_HEARTBEAT_FINGERPRINTS * 8];
@@ -676,6 +688,7 @@ void Worker::fill_control(uint8_t type, const uint8_t* body, size_t bytes, Trans
   header.elements = static_cast<uint16_t>(bytes);  // of dtype uint8
   header.counter = next_request_++;
   header.collective = static_cast<uint32_t>(sequence_);
+  header.chunk = low_watermark();
   if (bytes > 0) std::memcpy(out->head + NF_HEADER_BYTES, body, bytes);
   out->head_bytes = NF_HEADER_BYTES + bytes;
   seal(header, out, type != NF_TYPE_HELLO);

@@ -90,6 +90,8 @@ class Worker {
   void abort(Nanos now);
   // As abort(), with the reason for which another aggregator of the group broke it.
   void adopt(Nanos now, const Breakage& breakage);
+  // The aggregator has ended: what is outstanding of a broken group will not be answered.
+  void abandon();
   // Goes, and tells the aggregator; pending collectives fail with NF_CAUSE_ABORT here.
   void leave(Nanos now);
 
@@ -191,6 +193,7 @@ class Worker {
   void request(Nanos now, uint8_t type);
   void fill_request(Nanos now, Transmit* out);
   void fill_heartbeat(Transmit* out);
+  [[nodiscard]] uint64_t low_watermark() const;
   void fill_control(uint8_t type, const uint8_t* body, size_t bytes, Transmit* out);
   void fill_chunk(Nanos now, Slot* slot, Transmit* out);
   void seal(const Header& header, Transmit* out, bool tagged);

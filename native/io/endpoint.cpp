@@ -13,6 +13,8 @@ namespace {
 // How long the I/O thread leaves the socket alone after it met a caller that drives: longer than
 // the gap between two synchronous collectives, so that it stays out of a loop of them.
 constexpr Nanos kStepBack = 50 * kMillisecond;
+// How long members have to acknowledge that our shard is gone.
+constexpr Nanos kDesertWithin = kSecond / 2;
 // A switch may start a little later than its workers.
 constexpr Nanos kUnreachableAfter = 3 * kSecond;
 
@@ -43,36 +45,81 @@ std::chrono::steady_clock::time_point time_point(Nanos time) {
 
 }  // namespace
 
-WorkerConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket& socket) {
-  WorkerConfig config = options.worker;
-  check(config);
-  config.nonce = random_value<uint64_t>();
-  config.first_request = random_value<uint32_t>();
+MemberConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket& socket) {
+  check(options.worker);
+  MemberConfig config{.worker = options.worker, .has_shard = options.has_shard, .shard = {}};
+  config.worker.nonce = random_value<uint64_t>();
+  config.worker.first_request = random_value<uint32_t>();
+  if (!options.has_shard) return config;
+  config.shard.cookie_key = random_value<Key>();
+  config.shard.first_stream = random_value<uint32_t>();
+  config.shard.receive_buffer_bytes = socket.receive_buffer_bytes();
+  config.shard.lease = options.worker.lease;
+  config.shard.has_secret = options.worker.has_secret;
+  config.shard.secret = options.worker.secret;
+  return config;
+}
 
-  const size_t overhead = NF_HEADER_BYTES + (socket.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
-  const size_t mtu = socket.path_mtu();
-  size_t payload = mtu > overhead ? mtu - overhead : 0;
-  if (config.payload_bytes_max > 0) payload = std::min<size_t>(payload, config.payload_bytes_max);
+// What a lane may use of the path and of the receive buffer, which a shard leaves half of.
+Aggregator Endpoint::limits(size_t path_mtu, size_t lanes) const {
+  const size_t overhead =
+      NF_HEADER_BYTES + (socket_.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
+  size_t payload = path_mtu > overhead ? path_mtu - overhead : 0;
+  const size_t wanted = options_.worker.payload_bytes_max;
+  if (wanted > 0) payload = std::min(payload, wanted);
   payload = std::min<size_t>(payload, NF_PAYLOAD_BYTES_MAX) / 8 * 8;
   if (payload == 0) throw_system_error(EMSGSIZE, "the path MTU is too small");
-  config.payload_bytes_max = static_cast<uint16_t>(payload);
-
-  const size_t held = std::max<size_t>(socket.receive_buffer_bytes() / buffer_cost(payload), 1);
-  config.window_max = static_cast<uint16_t>(std::min<size_t>(config.window_max, held));
-  return config;
+  const size_t buffer = socket_.receive_buffer_bytes() / (options_.has_shard ? 2 : 1) / lanes;
+  const size_t held = std::max<size_t>(buffer / buffer_cost(payload), 1);
+  return {.address = {},
+          .payload_bytes_max = static_cast<uint16_t>(payload),
+          .window_max = static_cast<uint16_t>(std::min<size_t>(options_.worker.window_max, held))};
 }
 
 Endpoint::Endpoint(const EndpointOptions& options)
     : process_(getpid()),
-      started_(monotonic_now()),
-      socket_(UdpSocket::connected(options.host, options.port, options.socket)),
-      config_(complete(options, socket_)),
+      options_(options),
+      socket_(options.port != 0 ? UdpSocket::connected(options.host, options.port, options.socket)
+                                : UdpSocket::bound(options.host, 0, options.socket)),
       path_(report(socket_)),
-      engine_(config_, started_),
+      engine_(complete(options, socket_), monotonic_now()),
       pump_(&engine_, &socket_) {
-  path_["peer"] = socket_.peer();
-  path_["path_mtu"] = uint64_t{socket_.path_mtu()};
+  if (options.port != 0) {
+    path_["peer"] = socket_.peer();
+    path_["path_mtu"] = uint64_t{socket_.path_mtu()};
+    connected_at_ = monotonic_now();
+    engine_.connect(connected_at_, {limits(socket_.path_mtu(), 1)});
+  }
   thread_ = start_background_thread("netfold-io", [this] { run(); });
+}
+
+void Endpoint::connect(const std::vector<AggregatorPlace>& places) {
+  Lock held = lock();
+  if (places.empty()) throw std::invalid_argument("a group has at least one aggregator");
+  if (connected_at_ != kNever) throw std::invalid_argument("the endpoint is connected");
+  std::vector<Aggregator> aggregators;
+  std::string peers;
+  size_t least_mtu = SIZE_MAX;
+  for (const AggregatorPlace& place : places) {
+    // Only the kernel knows the path's MTU, and tells it of a connected socket.
+    const UdpSocket probe = UdpSocket::connected(place.host, place.port, options_.socket);
+    least_mtu = std::min(least_mtu, probe.path_mtu());
+    peers += (peers.empty() ? "" : ", ") + probe.peer();
+    Aggregator aggregator = limits(probe.path_mtu(), places.size());
+    aggregator.address = socket_.address_of(place.host, place.port);
+    aggregator.host_rank = place.host_rank;
+    aggregators.push_back(aggregator);
+  }
+  path_["peer"] = peers;
+  path_["path_mtu"] = uint64_t{least_mtu};
+  connected_at_ = monotonic_now();
+  engine_.connect(connected_at_, aggregators);
+  command_done(false);
+}
+
+uint16_t Endpoint::port() {
+  Lock held = lock();
+  return socket_.local_port();
 }
 
 Endpoint::~Endpoint() {
@@ -130,6 +177,14 @@ void Endpoint::drive(Lock* lock, Nanos timeout, const Done& done) {
   if (sleeping_callers_ == 0 && done() && !idle() && !io_watches_) io_wakeup_.signal();
 }
 
+// As drive(), in as many turns as it takes.
+template <class Done>
+void Endpoint::drive_until(Lock* lock, Nanos until, const Done& done) {
+  for (Nanos now = monotonic_now(); !done() && now < until; now = monotonic_now()) {
+    drive(lock, until - now, done);
+  }
+}
+
 bool Endpoint::sleep_and_turn(Lock* lock, Nanos until) {
   driver_wakes_at_ = std::min(until, pump_.due());
   const Nanos wakes_at = driver_wakes_at_;
@@ -161,7 +216,6 @@ void Endpoint::command_done(bool deferred) {
 
 bool Endpoint::idle() const {
   return engine_.pending() == 0 && engine_.state() != WorkerState::hello &&
-         engine_.state() != WorkerState::joining && engine_.state() != WorkerState::waiting &&
          engine_.state() != WorkerState::breaking;
 }
 
@@ -217,10 +271,12 @@ const char* Endpoint::verdict(Nanos now) const {
   if (refusal_) return "refused";
   // It was settled and broke before we heard of either: failure() says why.
   if (engine_.breakage().cause != 0) return "settled";
-  if (engine_.answered()) return now - engine_.last_heard() >= config_.lease ? "lost" : nullptr;
+  if (connected_at_ == kNever) return nullptr;
+  const Nanos lease = options_.worker.lease;
+  if (engine_.answered()) return now - engine_.last_heard() >= lease ? "lost" : nullptr;
   const bool refused = socket_.counters().port_refused > 0;
-  if (refused && now - started_ >= kUnreachableAfter) return "unreachable";
-  return now - started_ >= config_.lease ? "silent" : nullptr;
+  if (refused && now - connected_at_ >= kUnreachableAfter) return "unreachable";
+  return now - connected_at_ >= lease ? "silent" : nullptr;
 }
 
 std::string Endpoint::join(Nanos timeout) {
@@ -316,23 +372,35 @@ std::vector<LateCollective> Endpoint::late() {
 Counters Endpoint::counters() {
   Lock held = lock();
   Counters result;
-  add_counters(engine_.counters(), &result);
+  for (size_t i = 0; i < engine_.lanes(); ++i) add_counters(engine_.lane(i).counters(), &result);
+  result["collectives_ok"] = engine_.collectives_ok();  // lanes count parts
+  result["collectives_failed"] = engine_.collectives_failed();
   add_counters(socket_.counters(), &result);
   add_counters(pump_.outbox(), &result);
   result["short_datagrams"] = pump_.short_datagrams();
+  if (engine_.shard() == nullptr) return result;
+  Counters shard;
+  add_counters(engine_.shard()->counters(), &shard);
+  for (const auto& [name, value] : shard) result["shard_" + name] = value;
   return result;
 }
 
 Report Endpoint::path() {
   Lock held = lock();
-  const JoinedBody& settlement = engine_.settlement();
   Report result = path_;
   result["gso"] = socket_.gso();
+  result["lanes"] = uint64_t{engine_.lanes()};
+  JoinedBody settlement;
+  Nanos round_trip = 0;
+  for (size_t i = 0; i < engine_.lanes(); ++i) {
+    if (i == 0) settlement = engine_.lane(i).settlement();
+    round_trip = std::max(round_trip, engine_.lane(i).round_trip());
+  }
   result["payload_bytes"] = uint64_t{settlement.payload_bytes};
   result["window"] = uint64_t{settlement.window};
   result["stream"] = uint64_t{settlement.stream};
   result["epoch"] = uint64_t{settlement.epoch};
-  result["round_trip_ns"] = static_cast<uint64_t>(engine_.round_trip());
+  result["round_trip_ns"] = static_cast<uint64_t>(round_trip);
   return result;
 }
 
@@ -365,8 +433,12 @@ void Endpoint::close(Nanos linger) {
   const auto left = [&] {
     return engine_.state() == WorkerState::left || socket_.counters().port_refused > refusals_max;
   };
-  for (Nanos now = monotonic_now(); !left() && now < until; now = monotonic_now()) {
-    drive(&held, until - now, left);
+  drive_until(&held, until, left);
+  if (!left() && engine_.shard() != nullptr) {  // others have not left: they must know
+    engine_.desert(monotonic_now());
+    command_done(false);
+    drive_until(&held, later(monotonic_now(), kDesertWithin),
+                [&] { return !engine_.announcing(); });
   }
   stop_ = true;
   fail_pending();

@@ -1,4 +1,4 @@
-// One member of one group as an object with a thread: engine, UDP socket, outcomes.
+// One member of one group as an object with a thread: engines, UDP socket, outcomes.
 //
 // The engine belongs to whoever holds the mutex. A thread that blocks here drives it meanwhile: it
 // sleeps on the socket itself, so that a small all-reduce costs one wake-up. The I/O thread drives
@@ -12,15 +12,25 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "core/member.h"
 #include "io/engine_mutex.h"
 #include "io/pump.h"
 #include "io/report.h"
 
 namespace netfold {
 
-struct EndpointOptions {
-  std::string host;  // of the switch, numeric
+struct AggregatorPlace {
+  std::string host;  // numeric
   uint16_t port = 0;
+  uint16_t host_rank = Aggregator::kNobody;
+};
+
+struct EndpointOptions {
+  // Of the only switch, numeric. Without a port `host` is where this endpoint is to be reached, and
+  // connect() tells it the aggregators.
+  std::string host;
+  uint16_t port = 0;
+  bool has_shard = false;
   // nonce and first_request are drawn here; payload_bytes_max and window_max are limits, which the
   // path MTU (0: only that) and the receive buffer may lower.
   WorkerConfig worker;
@@ -44,6 +54,8 @@ class Endpoint {
   ~Endpoint();
 
   // For each method src/netfold/_native.pyi says what it does.
+  void connect(const std::vector<AggregatorPlace>& places);
+  uint16_t port();
   std::string join(Nanos timeout);
   uint64_t submit(const Collective& collective, Nanos timeout, bool deferred);
   uint64_t skip(uint64_t fingerprint);
@@ -80,6 +92,8 @@ class Endpoint {
   void run();
   template <class Done>
   void drive(Lock* lock, Nanos timeout, const Done& done);
+  template <class Done>
+  void drive_until(Lock* lock, Nanos until, const Done& done);
   bool sleep_and_turn(Lock* lock, Nanos until);
   void turn();
   void command_done(bool deferred);
@@ -89,18 +103,19 @@ class Endpoint {
   [[nodiscard]] bool idle() const;
   [[nodiscard]] Outcome& outcome(uint64_t sequence);
   [[nodiscard]] const char* verdict(Nanos now) const;
-  [[nodiscard]] static WorkerConfig complete(const EndpointOptions& options,
+  [[nodiscard]] Aggregator limits(size_t path_mtu, size_t lanes) const;
+  [[nodiscard]] static MemberConfig complete(const EndpointOptions& options,
                                              const UdpSocket& socket);
 
   const pid_t process_;
-  const Nanos started_;
+  const EndpointOptions options_;
   UdpSocket socket_;
-  const WorkerConfig config_;
-  Report path_;  // what does not change
+  Report path_;  // what does not change once connected
 
   EngineMutex mutex_;  // guards everything below, and the socket
-  Worker engine_;
-  Pump<Worker> pump_;
+  Member engine_;
+  Pump<Member> pump_;
+  Nanos connected_at_ = kNever;
   std::unordered_map<uint64_t, Outcome> outcomes_;
   std::vector<uint64_t> watched_;  // done, and not yet told
   std::vector<LateCollective> late_;

@@ -81,7 +81,7 @@ constexpr Name<OutboxCounters> kOutboxNames[] = {
 
 template <class Struct, size_t kSize>
 void add_named(const Struct& from, const Name<Struct> (&names)[kSize], Counters* to) {
-  for (const auto& [name, field] : names) (*to)[name] = from.*field;
+  for (const auto& [name, field] : names) (*to)[name] += from.*field;
 }
 
 const char* name_of(SwitchEvent::Kind kind) noexcept {

@@ -282,6 +282,20 @@ size_t UdpSocket::path_mtu() const {
                                     : get(IPPROTO_IP, IP_MTU, "IP_MTU"));
 }
 
+// The local address is left to the kernel.
+Address UdpSocket::address_of(const std::string& host, uint16_t port) const {
+  socklen_t bytes = 0;
+  const SocketAddress remote = parse_address(host, port, &bytes);
+  if (remote.any.sa_family != family_) {
+    throw_system_error(EAFNOSUPPORT,
+                       "cannot reach " + print_address(remote, bytes) + " from " + local());
+  }
+  Address address;
+  std::memcpy(address.bytes, &remote, bytes);
+  address.size = static_cast<uint8_t>(bytes + (ipv6() ? sizeof(in6_addr) : sizeof(in_addr)));
+  return address;
+}
+
 uint16_t UdpSocket::local_port() const {
   SocketAddress address{};
   socklen_t bytes = sizeof address;

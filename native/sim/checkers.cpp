@@ -29,8 +29,8 @@ bool cause_is_allowed(const Scenario& scenario, const GroupPlan& group, uint8_t 
   const auto* first = scenario.workers.data() + group.first_worker;
   const auto* last = first + group.size;
   switch (cause) {
-    case NF_CAUSE_GONE:
-      return may_silence(scenario) ||
+    case NF_CAUSE_GONE:  // who has left takes a shard away
+      return scenario.shards() || may_silence(scenario) ||
              scenario.has(kFaultFrozen | kFaultDeath | kFaultQuit | kFaultAbort | kFaultTimeout |
                           kFaultMismatch | kFaultDrain);
     case NF_CAUSE_MISMATCH:

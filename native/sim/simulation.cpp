@@ -347,14 +347,17 @@ void Simulation::open(Actor* actor, const WorkerConfig& config) {
 
 std::vector<Aggregator> Simulation::aggregators_of(const Actor& actor) const {
   std::vector<Aggregator> found;
-  const uint16_t payload = actor.plan->config.payload_bytes_max;
+  const WorkerConfig& config = actor.plan->config;
   for (uint16_t i = 0; i < switches_.size(); ++i)
-    found.push_back({.address = network_.address(i), .payload_bytes_max = payload});
+    found.push_back({.address = network_.address(i),
+                     .payload_bytes_max = config.payload_bytes_max,
+                     .window_max = config.window_max});
   if (!scenario_.shards()) return found;
   const GroupPlan& group = group_of(actor);
   for (uint16_t rank = 0; rank < group.size; ++rank)
     found.push_back({.address = network_.address(actors_[group.first_worker + rank].endpoint),
-                     .payload_bytes_max = payload,
+                     .payload_bytes_max = config.payload_bytes_max,
+                     .window_max = config.window_max,
                      .host_rank = rank});
   return found;
 }

@@ -98,6 +98,25 @@ void check_all_reduce(const Group& group, size_t elements, bool deferred) {
   });
 }
 
+// No switch: every member runs a shard. The same sums, and all go although none has left before.
+void test_shards(bool offload, uint16_t size) {
+  Group group(size);
+  std::vector<AggregatorPlace> places;
+  for (uint16_t rank = 0; rank < size; ++rank) {
+    EndpointOptions options = options_for(0, rank, size);
+    options.has_shard = true;
+    options.socket.offload = offload;
+    group[rank] = std::make_unique<Endpoint>(options);
+    places.push_back({"127.0.0.1", group[rank]->port(), rank});
+  }
+  for (const auto& endpoint : group) endpoint->connect(places);
+  on_all_ranks(size, [&](uint16_t rank) { CHECK(join_group(group[rank].get()) == "settled"); });
+  for (const size_t elements : {size_t{1}, size_t{2000}, kManyElements})
+    check_all_reduce(group, elements, true);
+  on_all_ranks(size, [&](uint16_t rank) { group[rank]->close(5 * kSecond); });
+  for (const auto& endpoint : group) CHECK(endpoint->state() == "closed");
+}
+
 void test_all_reduce(const std::string& listen, const std::string& host, bool offload,
                      uint16_t size) {
   SwitchServerOptions options;
@@ -505,7 +524,8 @@ void test_join_of_a_group_that_broke() {
         answer(&socket, received.from, question, NF_TYPE_COOKIE, nullptr, {body, bytes});
       } else if (question.type == NF_TYPE_JOIN) {
         const size_t bytes = encode(Breakage{.cause = NF_CAUSE_GONE, .ranks = 2}, body);
-        answer(&socket, received.from, question, NF_TYPE_GONE, &options.worker.key, {body, bytes});
+        const Key key = lane_key(options.worker.key, 0);
+        answer(&socket, received.from, question, NF_TYPE_GONE, &key, {body, bytes});
       }
     }
     verdict = endpoint.join(20 * kMillisecond);
@@ -526,6 +546,8 @@ int main() {
     test_all_reduce("0.0.0.0", "127.0.0.1", offload, 2);
     test_all_reduce("::", "::1", offload, 4);
     test_all_reduce("::", "127.0.0.1", offload, 2);  // dual-stack
+    test_shards(offload, 2);
+    test_shards(offload, 4);
     test_outbox_expands_and_packs(offload);
   }
   test_many_waiters();

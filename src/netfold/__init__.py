@@ -47,8 +47,9 @@ def report() -> dict[str, Any]:
     """Which path this process's collectives took, so far: counts, bytes and shares.
 
     {"paths": {path: {"collectives": int, "bytes": int, "share": float}}, "reasons": {why: int},
-    "groups": [per group the same], "text": str}. Paths are "switch", "gloo" and "local"; a share
-    is of all bytes; "reasons" says why collectives did not go through the switch.
+    "groups": [per group the same, and "expected_over_ring": speed over a ring's with a port for
+    each worker], "text": str}. Paths are "switch", "shards", "gloo" and "local"; a share is of all
+    bytes; "reasons" says why collectives were not accelerated.
     """
     # A process that never made a group has not loaded the counters, nor torch.
     path = sys.modules.get("netfold.torch.path")

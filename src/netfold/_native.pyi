@@ -20,8 +20,8 @@ class Endpoint:
     def __init__(
         self,
         *,
-        host: str,  # numeric IPv4 or IPv6 address of the switch
-        port: int,
+        host: str,  # numeric IPv4 or IPv6 address of the only switch
+        port: int,  # 0: `host` is our own address, and connect() names the aggregators
         job: str,
         incarnation: int,  # u64
         key: bytes,  # 16 bytes
@@ -39,7 +39,14 @@ class Endpoint:
         retransmit_min_ns: int = ...,
         late_after_ns: int = ...,
         bind_device: str = "",  # interface to send from; "" lets the route decide
+        shard: bool = False,  # serves as one of the group's aggregators
     ) -> None: ...
+    def connect(self, aggregators: list[tuple[str, int, int]]) -> None:
+        """Names the group's aggregators, the same on all members: numeric host, port, and the rank
+        whose shard it is or -1. Once, where the constructor was given no port."""
+    @property
+    def port(self) -> int:
+        """Where this endpoint is to be reached."""
     def join(self, timeout_ns: int) -> str:
         """Waits until the group is settled: "settled", "refused", "waiting" (the time is up, or a
         signal came), "unreachable" (nothing at the address: port refused), "silent" (no answer for

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import hashlib
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +18,17 @@ from netfold._wire import PAYLOAD_BYTES_MAX, Mode
 from netfold.errors import ConfigError
 
 SECRET_CHARACTERS_MIN: Final = 16
+SIOCGIFADDR: Final = 0x8915
 
 # Every variable that is read, and what it takes. The error texts and the documentation use it.
 VARIABLES: Final = {
-    "NETFOLD_SWITCH": "host:port of the switch, an IPv6 address as [address]:port",
+    "NETFOLD_SWITCH": "host:port of the switch, an IPv6 address as [address]:port; several with "
+    "commas between them",
     "NETFOLD_JOB": f"a job name of 1 to {defaults.JOB_NAME_BYTES_MAX} bytes",
     "NETFOLD_SECRET_FILE": "a file with the switch's secret, at least "
     f"{SECRET_CHARACTERS_MIN} characters",
-    "NETFOLD_IFNAME": "the name of the network interface that leads to the switch",
+    "NETFOLD_IFNAME": "the name of the network interface that leads to the switch, or to the other "
+    "workers",
     "NETFOLD_MODE": "how float32 sums are computed: float32 (in rank order) or fixed32 (fixed "
     "point, independent of the order)",
     "NETFOLD_TIMEOUT": "seconds a collective may take when the script sets no timeout",
@@ -50,7 +55,7 @@ class Address:
 class Config:
     """What the environment of a worker says; times in seconds."""
 
-    switch: Address | None
+    switches: tuple[Address, ...] = ()  # none: a shard on every worker
     job: str = defaults.JOB
     secret: bytes | None = None  # 16 bytes
     interface: str = ""
@@ -69,7 +74,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
     _refuse_misspelt(env)
     switch = env.get("NETFOLD_SWITCH", "")
     return Config(
-        switch=parse_address("NETFOLD_SWITCH", switch) if switch else None,
+        switches=parse_addresses("NETFOLD_SWITCH", switch) if switch else (),
         job=_job(env),
         secret=_secret(env),
         interface=_interface(env),
@@ -83,14 +88,12 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
     )
 
 
-def require_switch(config: Config) -> Address:
-    """The switch's address, or the ConfigError of those who forgot to name it."""
-    if config.switch is None:
-        raise ConfigError(
-            "NETFOLD_SWITCH is not set: name the switch as host:port, or start the script with "
-            "`netfold run --nproc 2 script.py`, which starts a switch on this machine"
-        )
-    return config.switch
+def parse_addresses(source: str, text: str) -> tuple[Address, ...]:
+    """Addresses with commas between them; see parse_address()."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1 and not all(parts):
+        raise _wrong(source, text, "addresses with a comma between each two")
+    return tuple(parse_address(source, part) for part in parts)
 
 
 def parse_address(source: str, text: str, *, port_min: int = 1) -> Address:
@@ -111,10 +114,23 @@ def resolve(address: Address) -> str:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(
-            f"the switch's host name {address.host!r} cannot be resolved here ({error}): "
-            "check NETFOLD_SWITCH, or name a numeric address"
+            f"the host name {address.host!r} cannot be resolved here ({error}): check "
+            "NETFOLD_SWITCH, or name a numeric address"
         ) from None
     return str(found[0][4][0])
+
+
+def address_of_interface(name: str) -> str:
+    """The IPv4 address of an interface of this machine. Raises ConfigError where it has none."""
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe, SIOCGIFADDR, request)
+        except OSError as error:
+            raise _wrong(
+                "NETFOLD_IFNAME", name, f"one with an address ({error.strerror})"
+            ) from None
+    return socket.inet_ntoa(reply[20:24])
 
 
 def read_secret(source: str, file: str) -> bytes:

@@ -28,6 +28,8 @@ JOIN_REPORT_S: Final = 10.0
 LATE_AFTER_S: Final = 10.0
 # What closing a group waits for the switch to acknowledge.
 CLOSE_LINGER_S: Final = 1.0
+# As long a worker's shard waits for the others to leave; then they hear that it is gone.
+SHARD_LINGER_S: Final = 5.0
 
 # Before the first round trip is measured, and never below: loopback and LANs answer in far less,
 # a busy machine's scheduler does not.

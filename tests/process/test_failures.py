@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netfold import defaults
-from tests.cluster import Switch, outcomes, ranks, running_switch
+from tests.cluster import Switch, aggregators, outcomes, ranks, running_switch
 
 LEASE_S = defaults.LEASE_S
 
@@ -23,9 +23,18 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
         yield found
 
 
-def test_a_killed_worker_is_named_by_all_survivors(switch: Switch) -> None:
+@pytest.fixture(scope="module", params=["switch", "shards"])
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """NETFOLD_SWITCH, with a switch and without."""
+    with aggregators(request.param, tmp_path_factory.mktemp("switches")) as found:
+        yield found
+
+
+def test_a_killed_worker_is_named_by_all_survivors(address: str) -> None:
     """T13, T18: within the lease and a second; op, sequence, own rank, missing ranks, bytes."""
-    with ranks("lose", 3, switch.address, arguments=("kill",)) as members:
+    with ranks("lose", 3, address, arguments=("kill",)) as members:
         for member in members:
             member.read()
         for own, member in enumerate(members[:2]):
@@ -40,8 +49,8 @@ def test_a_killed_worker_is_named_by_all_survivors(switch: Switch) -> None:
             assert member.read()["seconds"] < 2  # destroy
 
 
-def test_a_rank_that_left_is_named_at_once(switch: Switch) -> None:
-    with ranks("lose", 3, switch.address, arguments=("leave",)) as members:
+def test_a_rank_that_left_is_named_at_once(address: str) -> None:
+    with ranks("lose", 3, address, arguments=("leave",)) as members:
         for member in members:
             member.read()
         for member in members[:2]:
@@ -51,8 +60,8 @@ def test_a_rank_that_left_is_named_at_once(switch: Switch) -> None:
             assert line["seconds"] < LEASE_S / 2
 
 
-def test_a_rank_that_slept_beyond_the_lease_hears_that_it_is_gone(switch: Switch) -> None:
-    with ranks("lose", 2, switch.address, arguments=("freeze",)) as members:
+def test_a_rank_that_slept_beyond_the_lease_hears_that_it_is_gone(address: str) -> None:
+    with ranks("lose", 2, address, arguments=("freeze",)) as members:
         for member in members:
             member.read()
         assert members[0].read()["ranks"] == [1]
@@ -63,8 +72,8 @@ def test_a_rank_that_slept_beyond_the_lease_hears_that_it_is_gone(switch: Switch
         assert "declared gone" in line["text"]
 
 
-def test_a_killed_worker_under_ddp(switch: Switch) -> None:
-    with ranks("lose_ddp", 2, switch.address) as members:
+def test_a_killed_worker_under_ddp(address: str) -> None:
+    with ranks("lose_ddp", 2, address) as members:
         line = members[0].read()
         assert line["error"] == "RuntimeError"
         assert "[netfold:peer_lost]" in line["text"]
@@ -90,9 +99,9 @@ def test_a_dead_switch_is_named_within_the_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["numel", "dtype", "op"])
-def test_a_disagreeing_rank_makes_all_raise_mismatch(switch: Switch, kind: str) -> None:
+def test_a_disagreeing_rank_makes_all_raise_mismatch(address: str, kind: str) -> None:
     """T11, T12: two ranks and both calls are named; later collectives fail as well."""
-    with ranks("disagree", 3, switch.address, arguments=(kind,)) as members:
+    with ranks("disagree", 3, address, arguments=(kind,)) as members:
         lines = [member.read() for member in members]
     texts = set()
     for line in lines:
@@ -107,9 +116,9 @@ def test_a_disagreeing_rank_makes_all_raise_mismatch(switch: Switch, kind: str) 
     assert len(texts) == 1
 
 
-def test_a_rank_on_another_path_makes_the_others_raise_mismatch(switch: Switch) -> None:
+def test_a_rank_on_another_path_makes_the_others_raise_mismatch(address: str) -> None:
     """T11: no chunk of it meets theirs; its Heartbeat tells."""
-    with ranks("disagree", 3, switch.address, arguments=("path",)) as members:
+    with ranks("disagree", 3, address, arguments=("path",)) as members:
         lines = [member.read() for member in members[:2]]  # the third waits in gloo
     for line in lines:
         assert line["error"] == "Mismatch"
@@ -119,9 +128,9 @@ def test_a_rank_on_another_path_makes_the_others_raise_mismatch(switch: Switch) 
 
 
 @pytest.mark.parametrize(("which", "at_s"), [("operation", 0.5), ("wait", 0.7), ("group", 3.0)])
-def test_the_nearest_timeout_counts(switch: Switch, which: str, at_s: float) -> None:
+def test_the_nearest_timeout_counts(address: str, which: str, at_s: float) -> None:
     """T19, T20: operation before group; wait() before both. The other rank hears of it."""
-    with ranks("out_of_time", 2, switch.address, arguments=(which,)) as members:
+    with ranks("out_of_time", 2, address, arguments=(which,)) as members:
         line = members[0].read()
         assert line["error"] == "Timeout"
         assert at_s <= line["seconds"] < at_s + 1.5
@@ -132,18 +141,18 @@ def test_the_nearest_timeout_counts(switch: Switch, which: str, at_s: float) -> 
         assert other["seconds"] < 2
 
 
-def test_abort_breaks_the_group_for_all_and_is_idempotent(switch: Switch) -> None:
+def test_abort_breaks_the_group_for_all_and_is_idempotent(address: str) -> None:
     """T20, T22."""
-    with ranks("give_up", 3, switch.address) as members:
+    with ranks("give_up", 3, address) as members:
         for member in members:
             assert member.read()["code"] == "aborted"
             assert member.read()["seconds"] < 2
             assert member.end() == 0
 
 
-def test_destroy_with_work_in_flight_returns_promptly(switch: Switch) -> None:
+def test_destroy_with_work_in_flight_returns_promptly(address: str) -> None:
     """T17, T24: dropped Works are finished; held ones end with an error."""
-    with ranks("drop", 2, switch.address) as members:
+    with ranks("drop", 2, address) as members:
         line = members[0].read()
         assert line["ok"]
         assert line["destroy"]["seconds"] < 2
@@ -179,13 +188,13 @@ def test_a_full_switch_refuses_in_one_sentence(tmp_path: Path) -> None:
 
 def test_a_missing_rank_ends_forming_in_time(switch: Switch) -> None:
     """T30: and Ctrl-C ends it before."""
-    with ranks("form", 3, switch.address, TEST_TIMEOUT_S="2") as members:
+    with ranks("form", 3, switch.address, TEST_TIMEOUT_S="8") as members:
         members[2].process.kill()
         for member in members[:2]:
             line = member.read()
             assert line["code"] == "timeout"
             assert line["ranks"] == [2]
-            assert line["seconds"] < 6
+            assert line["seconds"] < 12
     with ranks("form", 2, switch.address) as members:
         members[1].process.kill()
         wait_for_cpu_idle(members[0].process.pid)
@@ -207,7 +216,7 @@ def wait_for_cpu_idle(process: int) -> None:
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [("127.0.0.1:9", "127.0.0.1:9"), ("", "NETFOLD_SWITCH"), ("nowhere", "NETFOLD_SWITCH")],
+    [("127.0.0.1:9", "127.0.0.1:9"), ("nowhere", "NETFOLD_SWITCH"), ("a.invalid:1", "a.invalid")],
 )
 def test_a_wrong_address_is_one_sentence(address: str, says: str) -> None:
     with ranks("form", 2, address) as members:

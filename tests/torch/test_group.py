@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from tests.cluster import ROOT, Switch, outcomes, running_switch
+from tests.cluster import ROOT, Switch, aggregators, outcomes, running_switch
 from tests.processes import NETFOLD
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -22,36 +23,44 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
         yield found
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_dtype_and_op_is_a_fold_in_rank_order(switch: Switch, size: int) -> None:
-    """T33, T34, T35, T36: bit for bit, all of it in the switch; integer AVG is refused by name."""
-    for line in outcomes("reduce_all", size, switch.address):
-        assert line["paths"]["switch"]["collectives"] == 4 * 5 + 6 * 7
+@pytest.fixture(scope="module", params=["switch", "2 switches", "shards"])
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """NETFOLD_SWITCH, for each way to place aggregators."""
+    with aggregators(request.param, tmp_path_factory.mktemp("switches")) as found:
+        yield found
+
+
+def test_every_dtype_and_op_is_a_fold_in_rank_order(address: str) -> None:
+    """T33, T34, T35, T36: bit for bit, none of it in gloo; integer AVG is refused by name."""
+    for line in outcomes("reduce_all", 3, address):
+        path = "switch" if address else "shards"
+        assert line["paths"] == {path: {"collectives": 62, "bytes": ANY, "share": 1.0}}
         assert line["refused"]["code"] == "unsupported"
         assert "all_reduce AVG of int32" in line["refused"]["text"]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_fixed_point_keeps_its_bound_and_its_bits(switch: Switch, size: int) -> None:
-    for line in outcomes("fixed", size, switch.address, NETFOLD_MODE="fixed32"):
+def test_fixed_point_keeps_its_bound_and_its_bits(address: str) -> None:
+    """T37, T44: the same with any number of aggregators."""
+    for line in outcomes("fixed", 3, address, NETFOLD_MODE="fixed32"):
         assert line["same"]
         assert line["within"]
         assert line["average"]
         assert [str(value) for value in line["special"]] == ["nan", "nan", "-inf"]
-        assert line["paths"]["switch"]["collectives"] == 7
+        assert line["paths"]["switch" if address else "shards"]["collectives"] == 7
 
 
-def test_layouts_and_bits(switch: Switch) -> None:
+def test_layouts_and_bits(address: str) -> None:
     """T32: never silently wrong. T38: nothing to reduce is done at once. T43: the same bits."""
-    for line in outcomes("shapes", 3, switch.address):
+    for line in outcomes("shapes", 3, address):
         assert line["same"]
         assert line["refused"]["code"] == "unsupported"
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_collectives_groups_and_futures(switch: Switch, size: int) -> None:
+def test_collectives_groups_and_futures(address: str) -> None:
     """T39, T42, and the table of what a backend must do."""
-    assert all(line["ok"] for line in outcomes("collectives", size, switch.address))
+    assert all(line["ok"] for line in outcomes("collectives", 4, address))
 
 
 @pytest.mark.parametrize("way", ["offload", "plain"])

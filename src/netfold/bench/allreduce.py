@@ -14,7 +14,7 @@ from netfold.lab.team import Team
 
 SCHEMA = "netfold.bench/1"
 OURS = "netfold"
-STRATEGIES = {"netfold": "switch", "gloo": "gloo default"}
+BASELINE_STRATEGIES = {"gloo": "gloo default"}
 ELEMENT_BYTES = {"float32": 4, "fixed32": 4, "int32": 4, "int64": 8}
 BASELINE_MODES = {"fixed32": "float32"}  # what the others make of the same tensors
 SILENCE_SECONDS_MAX = 300.0
@@ -31,11 +31,13 @@ class Plan:
     modes: Sequence[str]
     baselines: Sequence[str]
     rounds: int
+    strategies: Sequence[str] = ("switch",)
     switch: str = ""
 
     @property
     def engines(self) -> list[str]:
-        return [OURS, *self.baselines]
+        """Who takes turns: "netfold switch", "netfold shards", and the baselines."""
+        return [*(f"{OURS} {strategy}" for strategy in self.strategies), *self.baselines]
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -67,7 +69,7 @@ def run(plan: Plan, on_round: Callable[[Round], None]) -> dict[str, Any]:
     load = load_averages()
     rounds: dict[tuple[int, str], list[float]] = defaultdict(list)
     with Team() as team:
-        switch = plan.switch or start_switch(team)
+        switch = plan.switch or (start_switch(team) if "switch" in plan.strategies else "")
         start_ranks(
             team,
             "netfold.bench.worker",
@@ -140,11 +142,12 @@ def _result(plan: Plan, number: int, engine: str, rounds: list[float]) -> dict[s
     case = plan.cases[number]
     mode = case["mode"]
     median = statistics.median(rounds)
+    name, _, strategy = engine.partition(" ")
     return {
         "case": number,
-        "engine": engine,
-        "strategy": STRATEGIES[engine],
-        "mode": mode if engine == OURS else BASELINE_MODES.get(mode, mode),
+        "engine": name,
+        "strategy": strategy or BASELINE_STRATEGIES[name],
+        "mode": mode if name == OURS else BASELINE_MODES.get(mode, mode),
         "workers": plan.workers,
         "bytes": case["bytes"],
         "rounds_s": rounds,

@@ -54,7 +54,14 @@ class Case:
 def make_groups(engines: list[str], mode: str) -> dict[str, Any]:
     """A group of each engine; the baselines' own, as barriers go through the world's for all."""
     os.environ["NETFOLD_MODE"] = mode if mode == "fixed32" else ""
-    return {engine: dist.new_group(backend=engine) for engine in engines}
+    switch = os.environ.pop("NETFOLD_SWITCH", "")
+    groups = {}
+    for engine in engines:
+        backend, _, strategy = engine.partition(" ")
+        os.environ["NETFOLD_SWITCH"] = switch if strategy == "switch" else ""
+        groups[engine] = dist.new_group(backend=backend)
+    os.environ["NETFOLD_SWITCH"] = switch
+    return groups
 
 
 def measure(owner: Owner, options: Message) -> None:

@@ -33,6 +33,13 @@ class Mode(str, Enum):
     INT64 = "int64"
 
 
+class Strategy(str, Enum):
+    """Where netfold adds: at a switch, or on shards beside the workers."""
+
+    SWITCH = "switch"
+    SHARDS = "shards"
+
+
 class Baseline(str, Enum):
     """What to compare with."""
 
@@ -58,6 +65,9 @@ def allreduce(
         Baseline, typer.Option(help="The baseline, measured in turns with netfold.")
     ] = Baseline.GLOO,
     rounds: Annotated[int, typer.Option(help="Turns of each engine, at least 5.")] = 9,
+    strategy: Annotated[
+        list[Strategy] | None, typer.Option(help="Where netfold adds; may be repeated.")
+    ] = None,
     switch: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="A running switch; else one is started.")
     ] = "",
@@ -72,6 +82,7 @@ def allreduce(
         modes=[choice.value for choice in mode or [Mode.FLOAT32]],
         baselines=[] if against is Baseline.NONE else [against.value],
         rounds=rounds,
+        strategies=[choice.value for choice in strategy or [Strategy.SWITCH]],
         switch=switch,
     )
     _check(plan, json_file)
@@ -134,7 +145,7 @@ def _table(result: dict[str, Any]) -> Table:
         table.add_row(
             format_bytes(entry["bytes"]),
             entry["mode"],
-            entry["engine"],
+            f"{OURS} {entry['strategy']}" if entry["engine"] == OURS else entry["engine"],
             format_seconds(entry["median_s"]),
             format_seconds(entry["min_s"]),
             f"{entry['algbw_bytes_per_s'] / 1e6:,.1f}",
@@ -151,7 +162,7 @@ def _speed(result: dict[str, Any], entry: dict[str, Any]) -> str:
     return ", ".join(
         f"{ratio['baseline_over_netfold']:.2f}"
         for ratio in result["ratios"]
-        if (ratio["bytes"], ratio["mode"]) == (entry["bytes"], entry["mode"])
+        if all(ratio[key] == entry[key] for key in ("bytes", "mode", "strategy"))
     )
 
 

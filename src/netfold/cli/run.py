@@ -1,4 +1,4 @@
-"""`netfold run`: torchrun on this machine, with a switch of its own unless one is named."""
+"""`netfold run`: torchrun on this machine, with a switch of its own if asked for."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
     nproc: Annotated[int, typer.Option(help="Training processes, 1 to 64.")] = 2,
     switch: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="A running switch; else one is started.")
-    ] = "",
+        bool, typer.Option("--switch", help="Start a switch beside them, instead of shards.")
+    ] = False,
 ) -> None:
     """Runs SCRIPT in NPROC processes under torchrun; exits as torchrun does."""
     if not 1 <= nproc <= NPROC_MAX:
         raise ConfigError(f"--nproc={nproc} is wrong: expected 1 to {NPROC_MAX}")
     if not Path(script).is_file():
         raise ConfigError(f"there is no script {script!r}")
-    named = switch or os.environ.get("NETFOLD_SWITCH", "")
+    environment = dict(os.environ)
+    named = environment.get("NETFOLD_SWITCH", "")
     if named:
-        config.parse_address("--switch" if switch else "NETFOLD_SWITCH", named)
-    server = None if named else SwitchServer(host="127.0.0.1")
-    address = named if server is None else f"127.0.0.1:{server.port}"
+        config.parse_addresses("NETFOLD_SWITCH", named)
+    if switch and named:
+        raise ConfigError(f"--switch starts a switch, but NETFOLD_SWITCH={named!r} names one")
+    server = SwitchServer(host="127.0.0.1") if switch else None
+    if server is not None:
+        environment["NETFOLD_SWITCH"] = f"127.0.0.1:{server.port}"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={nproc}", script, *(arguments or [])]
     try:
-        code = _run(command, {**os.environ, "NETFOLD_SWITCH": address})
+        code = _run(command, environment)
     finally:
         if server is not None:
             server.stop()

@@ -1,9 +1,10 @@
 """Forming a group: who decides which path it takes, and how all ranks come to the same answer.
 
 Everything goes through torch's own store, under a prefix of this formation. The group's rank 0
-asks the switch first and publishes the verdict: after that the switch has the group's slots, so
-no other rank can be refused for want of them. A rank that fails says so in the store, and all
-others raise the same error instead of waiting.
+asks the switches first and publishes the verdict: after that they have the group's slots, so no
+other rank can be refused for want of them. Where no switch is named every rank serves a shard and
+publishes where. A rank that fails says so in the store, and all others raise the same error
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from netfold.errors import (
 from netfold.say import say
 from netfold.torch.failure import members, named
 from netfold.torch.member import Member
+from netfold.torch.path import speed_against_ring
 
 IDENTITY, TROUBLE, TOLD = "identity", "trouble", "told"
 # Why a switch may say no although nothing is wrong: a subgroup then goes without it.
@@ -55,11 +57,18 @@ class Membership:
 class Formation:
     """What came of it."""
 
-    member: Member | None  # None: the switch takes no part
+    member: Member | None  # None: no aggregator takes part
     reason: str  # why not
     address: str  # of the interface that leads to the switch; the inner backend binds to it
     mode: Mode  # of float32 sums, the same on all ranks
     store: Store  # of this formation only
+    switches: Sequence[str] = ()  # none: shards
+
+    def against_ring(self, size: int) -> float | None:
+        """Expected speed over a ring's, at best: with a port for each worker."""
+        if self.member is None:
+            return None
+        return speed_against_ring(size, size) if self.switches else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +78,7 @@ class _Identity:
     incarnation: int
     key: str  # hexadecimal
     mode: str
+    switches: int  # how many are named; 0: shards
     reason: str = ""  # not empty: the group goes without the switch, and why
 
 
@@ -94,53 +104,55 @@ def form(store: Store, who: Membership) -> Formation:
 
 def _form(store: Store, who: Membership) -> Formation:
     settings = config.from_environment()
-    switch = config.require_switch(settings)
-    host = config.resolve(switch)
     meeting = _Meeting(store, who, min(who.timeout_s, settings.join_timeout_s))
-    source = _route(host, switch.port)
+    switches = [(config.resolve(switch), switch.port) for switch in settings.switches]
+    source = _route(*switches[0]) if switches else _own_address(settings, store)
     store.set(f"address/{who.rank}", source)
+    # A shard is where the others reach us; a switch can be asked before they are there.
+    address = source if switches else _address_for_peers(meeting, source)
     endpoint: _native.Endpoint | None = None
-    reason = ""
     if who.size > CHILDREN_MAX:
         reason = f"a group of more than {CHILDREN_MAX} members"
     else:
-        endpoint, reason = _join(meeting, settings, host)
-    address = _address_for_peers(meeting, source)
-    if endpoint is None:
-        if who.rank == 0:
-            say(f"group {who.name!r} ({named(who.ranks)}) goes through gloo: {reason}")
-        return Formation(
-            member=None, reason=reason, address=address, mode=settings.mode, store=store
+        endpoint, reason = _join(meeting, settings, switches, address)
+    address = _address_for_peers(meeting, address)
+    names = [str(switch) for switch in settings.switches]
+    member = None
+    if endpoint is not None:
+        member = Member(
+            endpoint,
+            rank=who.rank,
+            ranks=who.ranks,
+            switch=", ".join(names),
+            lease_s=settings.lease_s,
         )
-    member = Member(
-        endpoint, rank=who.rank, ranks=who.ranks, switch=str(switch), lease_s=settings.lease_s
+    elif who.rank == 0:
+        say(f"group {who.name!r} ({named(who.ranks)}) goes through gloo: {reason}")
+    return Formation(
+        member=member,
+        reason=reason,
+        address=address,
+        mode=settings.mode,
+        store=store,
+        switches=names,
     )
-    return Formation(member=member, reason="", address=address, mode=settings.mode, store=store)
 
 
 def _join(
-    meeting: _Meeting, settings: config.Config, host: str
+    meeting: _Meeting, settings: config.Config, switches: list[tuple[str, int]], address: str
 ) -> tuple[_native.Endpoint | None, str]:
-    """The settled endpoint, or None and why the group goes without the switch."""
-    who = meeting.who
-    if who.rank == 0:
-        identity = _Identity(
-            incarnation=int.from_bytes(os.urandom(8), "big"),
-            key=os.urandom(16).hex(),
-            mode=settings.mode.name.lower(),
-        )
-    else:
-        identity = _Identity(**json.loads(meeting.await_key(IDENTITY, "its rank 0")))
-        if identity.mode != settings.mode.name.lower():
-            raise ConfigError(
-                f"NETFOLD_MODE is {settings.mode.name.lower()} here and {identity.mode} on rank "
-                f"{who.ranks[0]}: set the same on all ranks"
-            )
-        if identity.reason:
-            return None, identity.reason
-    endpoint = _endpoint(settings, host, who, identity)
+    """The settled endpoint, or None and why the group goes without aggregators."""
+    identity = _identity(meeting, settings)
+    if identity.reason:
+        return None, identity.reason
+    endpoint = _endpoint(meeting.who, settings, switches, address, identity)
     try:
-        reason = _decide(meeting, endpoint, identity) if who.rank == 0 else ""
+        reason = ""
+        if not switches:
+            meeting.shards = True
+            endpoint.connect(_publish_shard(meeting, endpoint, address))
+        elif meeting.who.rank == 0:
+            reason = _decide(meeting, endpoint, identity)
         if not reason:
             _join_until(meeting, endpoint, lambda: False, frozenset())
     except BaseException:
@@ -152,6 +164,47 @@ def _join(
     return endpoint, ""
 
 
+def _identity(meeting: _Meeting, settings: config.Config) -> _Identity:
+    """What rank 0 draws, or what it published."""
+    mode, count = settings.mode.name.lower(), len(settings.switches)
+    if meeting.who.rank == 0:
+        identity = _Identity(
+            incarnation=int.from_bytes(os.urandom(8), "big"),
+            key=os.urandom(16).hex(),
+            mode=mode,
+            switches=count,
+        )
+        if not count:  # else after the switches have said yes
+            meeting.publish(IDENTITY, json.dumps(asdict(identity)))
+        return identity
+    identity = _Identity(**json.loads(meeting.await_key(IDENTITY, "its rank 0")))
+    first = meeting.who.ranks[0]
+    if identity.mode != mode:
+        raise ConfigError(
+            f"NETFOLD_MODE is {mode} here and {identity.mode} on rank {first}: set the same on all "
+            "ranks"
+        )
+    if identity.switches != count:
+        raise ConfigError(
+            f"NETFOLD_SWITCH names {count} switches here and {identity.switches} on rank {first}: "
+            "set the same on all ranks"
+        )
+    return identity
+
+
+def _publish_shard(
+    meeting: _Meeting, endpoint: _native.Endpoint, address: str
+) -> list[tuple[str, int, int]]:
+    """Says where our shard is; where all are: (host, port, rank)."""
+    who = meeting.who
+    meeting.publish(f"shard/{who.rank}", json.dumps([address, endpoint.port]))
+    places = []
+    for rank in range(who.size):
+        host, port = json.loads(meeting.await_key(f"shard/{rank}", "", who.ranks[rank]))
+        places.append((host, port, rank))
+    return places
+
+
 def _decide(meeting: _Meeting, endpoint: _native.Endpoint, identity: _Identity) -> str:
     """Rank 0 asks for the group's slots and tells the others; why there are none, or ""."""
     optional = frozenset() if meeting.who.is_world else NO_ROOM
@@ -161,20 +214,28 @@ def _decide(meeting: _Meeting, endpoint: _native.Endpoint, identity: _Identity) 
 
 
 def _endpoint(
-    settings: config.Config, host: str, who: Membership, identity: _Identity
+    who: Membership,
+    settings: config.Config,
+    switches: list[tuple[str, int]],
+    address: str,
+    identity: _Identity,
 ) -> _native.Endpoint:
-    assert settings.switch is not None
+    """Connected to the switches, or with a shard and to be connected."""
+    key = bytes.fromhex(identity.key)
+    host, port = switches[0] if len(switches) == 1 else (address, 0)
+    # Strangers have no business with a worker's shard: what the store tells members is its secret.
+    secret = settings.secret if switches else hashlib.sha256(b"netfold shard\0" + key).digest()[:16]
     try:
-        return _native.Endpoint(
+        endpoint = _native.Endpoint(
             host=host,
-            port=settings.switch.port,
+            port=port,
             job=settings.job,
             incarnation=identity.incarnation,
-            key=bytes.fromhex(identity.key),
+            key=key,
             group=_group_id(who.name),
             rank=who.rank,
             size=who.size,
-            secret=settings.secret,
+            secret=secret,
             payload_bytes_max=settings.payload_bytes_max,
             window_max=settings.window_max,
             receive_buffer_bytes=defaults.RECEIVE_BUFFER_BYTES,
@@ -185,12 +246,16 @@ def _endpoint(
             retransmit_min_ns=defaults.nanoseconds(defaults.RETRANSMIT_MIN_S),
             late_after_ns=defaults.nanoseconds(defaults.LATE_AFTER_S),
             bind_device=settings.interface,
+            shard=not switches,
         )
+        if len(switches) > 1:
+            endpoint.connect([(host, port, -1) for host, port in switches])
     except OSError as error:
+        what = ", ".join(str(switch) for switch in settings.switches) or f"{address} (our own)"
         raise Unreachable(
-            f"the switch at {settings.switch} cannot be reached from here: {error}. Check "
-            "NETFOLD_SWITCH and NETFOLD_IFNAME"
+            f"{what} cannot be used from here: {error}. Check NETFOLD_SWITCH and NETFOLD_IFNAME"
         ) from error
+    return endpoint
 
 
 def _join_until(
@@ -216,7 +281,8 @@ def _join_until(
             own = who.ranks[who.rank]
             raise Refused(f"rank {own} of {who.size} cannot join: {text}", ranks=[own])
         if verdict in _NOT_THERE:
-            raise Unreachable(_NOT_THERE[verdict].format(switch=switch))
+            hint = _SHARDS_HINT if meeting.shards else _HINT
+            raise Unreachable(f"{_NOT_THERE[verdict].format(switch=switch)}. {hint}")
         meeting.check(lambda: members(everyone & ~endpoint.joined_ranks(), who.ranks))
         turn_ns = min(2 * turn_ns, defaults.nanoseconds(defaults.STORE_POLL_MAX_S))
 
@@ -239,11 +305,17 @@ def refusal_text(reason: int, version: int, detail: int) -> str:
     return texts[Refusal(reason)] if reason in set(Refusal) else f"reason {reason}"
 
 
-_HINT = "Check NETFOLD_SWITCH, that `netfold switch` runs there, and that its UDP port is open"
+_HINT: Final = (
+    "Check NETFOLD_SWITCH, that `netfold switch` runs there, and that its UDP port is open"
+)
+_SHARDS_HINT: Final = (
+    "UDP must pass between the workers' hosts: is there a firewall, or another interface "
+    "(NETFOLD_IFNAME)?"
+)
 _NOT_THERE: Final = {
-    "unreachable": f"nothing listens at {{switch}}. {_HINT}",
-    "silent": f"nothing answers at {{switch}}. {_HINT}",
-    "lost": f"the switch at {{switch}} answered first and is silent now. {_HINT}",
+    "unreachable": "nothing listens at {switch}",
+    "silent": "nothing answers at {switch}",
+    "lost": "{switch} answered first and is silent now",
 }
 
 
@@ -252,6 +324,7 @@ class _Meeting:
 
     def __init__(self, store: Store, who: Membership, limit_s: float) -> None:
         self.who = who
+        self.shards = False
         self._store = store
         self._limit_s = limit_s
         self._started = time.monotonic()
@@ -260,11 +333,12 @@ class _Meeting:
     def publish(self, key: str, value: str) -> None:
         self._store.set(key, value)
 
-    def await_key(self, key: str, whose: str) -> bytes:
+    def await_key(self, key: str, whose: str, rank: int | None = None) -> bytes:
         """Polls: a blocking wait of the store logs each turn and holds up Ctrl-C."""
         pause_s = defaults.STORE_POLL_MIN_S
+        missing = self.who.ranks[0] if rank is None else rank
         while not self._store.check([key]):
-            self.check(lambda: [self.who.ranks[0]], whose)
+            self.check(lambda: [missing], whose)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, defaults.STORE_POLL_MAX_S)
         return self._store.get(key)
@@ -272,7 +346,8 @@ class _Meeting:
     def addresses(self) -> list[str]:
         """Where each rank sends from."""
         keys = [f"address/{rank}" for rank in range(self.who.size)]
-        return [self.await_key(key, key).decode() for key in keys]
+        waits = zip(keys, self.who.ranks, strict=True)
+        return [self.await_key(key, "", rank).decode() for key, rank in waits]
 
     def check(self, missing: Callable[[], list[int]], whose: str = "") -> None:
         """Raises what another rank reported, or Timeout; says who is missing now and then."""
@@ -328,9 +403,23 @@ def _route(host: str, port: int) -> str:
             probe.connect((host, port))
         except OSError as error:
             raise Unreachable(
-                f"no route to the switch at {host}: {error.strerror}. Check NETFOLD_SWITCH"
+                f"no route to {host}: {error.strerror}. Check NETFOLD_SWITCH"
             ) from None
         return str(probe.getsockname()[0])
+
+
+def _own_address(settings: config.Config, store: Store) -> str:
+    """Where other workers reach us: of NETFOLD_IFNAME, or of the route to the store's host."""
+    if settings.interface:
+        return config.address_of_interface(settings.interface)
+    host = _store_host(store) or os.environ.get("MASTER_ADDR", "")
+    return _route(config.resolve(config.Address(host=host, port=1)), 1) if host else "127.0.0.1"
+
+
+def _store_host(store: Store) -> str:
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return str(getattr(store, "host", ""))
 
 
 def _address_for_peers(meeting: _Meeting, source: str) -> str:

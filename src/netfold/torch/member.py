@@ -43,7 +43,7 @@ class Member:
         self.endpoint = endpoint
         self.rank = rank  # in the group
         self.ranks = list(ranks)  # global rank of each member
-        self.switch = switch
+        self.switch = switch  # or several; "": shards
         self.lease_s = lease_s
         self.last_error: NetfoldError | None = None
         self.lock = threading.Condition()
@@ -151,7 +151,9 @@ class Member:
             self._closed = True
         if already:
             return
-        self.endpoint.close(defaults.nanoseconds(defaults.CLOSE_LINGER_S))
+        # Others may still need our shard; a switch only has to hear that we go.
+        linger_s = defaults.CLOSE_LINGER_S if self.switch else defaults.SHARD_LINGER_S
+        self.endpoint.close(defaults.nanoseconds(linger_s))
         for work in list(self._pending.values()):
             self._advance(work, 0, closing=True)
         completer = self._completer

@@ -10,6 +10,7 @@ from typing import Any, Final
 from netfold._wire import Mode
 
 SWITCH: Final = "switch"  # added in the network
+SHARDS: Final = "shards"  # added by shards on the workers' own hosts
 GLOO: Final = "gloo"  # carried by the inner backend
 LOCAL: Final = "local"  # nothing to send: a group of one, an empty tensor
 
@@ -21,8 +22,9 @@ _closed: Usage
 class Usage:
     """What one group's collectives used."""
 
-    def __init__(self, name: str, ranks: Sequence[int]) -> None:
+    def __init__(self, name: str, ranks: Sequence[int], against_ring: float | None = None) -> None:
         self.name = name
+        self.against_ring = against_ring  # expected speed over a ring's, at best
         self.ranks = list(ranks)  # global
         self.collectives: Counter[str] = Counter()  # by path
         self.bytes: Counter[str] = Counter()  # by path: of the tensors, not of packets
@@ -59,9 +61,9 @@ class Usage:
 _closed = Usage("closed groups", [])
 
 
-def open_usage(name: str, ranks: Sequence[int]) -> Usage:
+def open_usage(name: str, ranks: Sequence[int], against_ring: float | None) -> Usage:
     """Counters for a new group, seen by report()."""
-    usage = Usage(name, ranks)
+    usage = Usage(name, ranks, against_ring)
     with _lock:
         _open.append(usage)
     return usage
@@ -81,7 +83,15 @@ def report() -> dict[str, Any]:
         total = Usage("all", [])
         for usage in [*_open, _closed]:
             total.add(usage)
-        groups = [{"name": u.name, "ranks": u.ranks, **u.summary()} for u in _open]
+        groups = [
+            {
+                "name": u.name,
+                "ranks": u.ranks,
+                "expected_over_ring": u.against_ring,
+                **u.summary(),
+            }
+            for u in _open
+        ]
         result = {**total.summary(), "groups": groups}
     result["text"] = _text(result)
     return result
@@ -93,7 +103,7 @@ def _text(result: dict[str, Any]) -> str:
         f"{used['share']:.1%} of all"
         for path, used in result["paths"].items()
     ]
-    lines += [f"not in the switch, {why}: {count:,}" for why, count in result["reasons"].items()]
+    lines += [f"not accelerated, {why}: {count:,}" for why, count in result["reasons"].items()]
     return "\n".join(lines) if lines else "no collective yet"
 
 
@@ -107,15 +117,35 @@ def speed_against_ring(size: int, switch_ports: int) -> float:
 
 
 def start_line(
-    switch: str, path: dict[str, int | str | bool], size: int, mode: Mode, gloo: str
+    switches: Sequence[str], path: dict[str, int | str | bool], size: int, mode: Mode, gloo: str
 ) -> str:
     """What is in use and why, and what to expect of it."""
     added = "in rank order" if mode == Mode.FLOAT32 else "in fixed point, in any order"
+    over = (
+        f"through {named_switches(switches)} (NETFOLD_SWITCH)"
+        if switches
+        else "over a shard on each worker (NETFOLD_SWITCH names no switch)"
+    )
     return (
-        f"all_reduce of dense tensors goes through the switch at {switch} (NETFOLD_SWITCH), {size} "
-        f"workers, mode {mode.name.lower()} (added {added}), "
-        f"chunks of {path['payload_bytes']} bytes, window {path['window']}; everything else "
-        f"through gloo on {gloo}. Expected speed: {speed_against_ring(size, size):.2f} x a ring's "
-        f"if the switch has a port for each worker, {speed_against_ring(size, 1):.2f} x with one "
-        "port for all (assuming ports as fast as the workers' links)"
+        f"all_reduce of dense tensors goes {over}, {size} workers, mode {mode.name.lower()} "
+        f"(added {added}), chunks of {path['payload_bytes']} bytes, window {path['window']}; "
+        f"everything else through gloo on {gloo}. Expected speed: {_expectation(switches, size)}"
+    )
+
+
+def named_switches(switches: Sequence[str]) -> str:
+    """ "the switch at a:1" or "2 switches at a:1, b:1"."""
+    if len(switches) == 1:
+        return f"the switch at {switches[0]}"
+    return f"{len(switches)} switches at {', '.join(switches)}"
+
+
+def _expectation(switches: Sequence[str], size: int) -> str:
+    if not switches:
+        return f"a ring's, whose bytes it moves, in 2 steps instead of {2 * (size - 1)}"
+    one_port = speed_against_ring(size, len(switches))
+    each = "each switch" if len(switches) > 1 else "the switch"
+    return (
+        f"{speed_against_ring(size, size):.2f} x a ring's if {each} has a port for each worker, "
+        f"{one_port:.2f} x with one port for all (assuming ports as fast as the workers' links)"
     )

@@ -59,7 +59,8 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(who.rank, who.size)  # type: ignore[call-arg]
         self._member = formation.member
         self._accepted = accepted(formation.mode)
-        self._usage = path.open_usage(who.name, who.ranks)
+        self._path = path.SWITCH if formation.switches else path.SHARDS
+        self._usage = path.open_usage(who.name, who.ranks, formation.against_ring(who.size))
         self._why_not = formation.reason
         self._inner = _inner_gloo(formation, who, timeout)
         backend_type = dist.ProcessGroup.BackendType.GLOO
@@ -137,7 +138,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._timeout_s(opts),
             not opts.asyncOp,
         )
-        self._usage.count(path.SWITCH, size_bytes)
+        self._usage.count(self._path, size_bytes)
         return work
 
     def _empty(self, tensors: Sequence[torch.Tensor]) -> dist.Work:
@@ -196,7 +197,7 @@ def create_group(options: Any, pg_options: Any = None) -> ProcessGroup:
     if member is not None and who.is_world and who.rank == 0:
         say(
             path.start_line(
-                member.switch,
+                formation.switches,
                 member.endpoint.path(),
                 who.size,
                 formation.mode,
