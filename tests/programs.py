@@ -359,6 +359,14 @@ def out_of_time(rank: int, size: int, port: int, which: str) -> None:
     dist.destroy_process_group()
 
 
+def misconfigured(rank: int, size: int, port: int, setting: str) -> None:
+    """T31: rank 1 alone has `setting`; all hear of it at once."""
+    if rank == 1:
+        name, _, value = setting.partition("=")
+        os.environ[name] = value
+    tell(**attempt(lambda: begin(rank, size, port)))
+
+
 def give_up(rank: int, size: int, port: int) -> None:
     """T20, T22, T17: abort breaks the group for all; shutdown and abort in any order, twice."""
     begin(rank, size, port)

@@ -18,6 +18,8 @@ from netfold._wire import PAYLOAD_BYTES_MAX, Mode
 from netfold.errors import ConfigError
 
 SECRET_CHARACTERS_MIN: Final = 16
+SIZE_BYTES_MAX: Final = 1 << 50
+SECONDS_MIN, SECONDS_MAX = 0.1, 1e6
 SIOCGIFADDR: Final = 0x8915
 
 # Every variable that is read, and what it takes. The error texts and the documentation use it.
@@ -108,14 +110,15 @@ def parse_address(source: str, text: str, *, port_min: int = 1) -> Address:
     return Address(host=host, port=int(port))
 
 
-def resolve(address: Address) -> str:
-    """The numeric address, as this machine resolves it. Raises ConfigError."""
+def resolve(address: Address, source: str = "NETFOLD_SWITCH") -> str:
+    """The numeric address, as this machine resolves it. Raises ConfigError, which names where the
+    address came from."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(
-            f"the host name {address.host!r} cannot be resolved here ({error}): check "
-            "NETFOLD_SWITCH, or name a numeric address"
+            f"the host name {address.host!r} cannot be resolved here ({error}): check {source}, or "
+            "name a numeric address"
         ) from None
     return str(found[0][4][0])
 
@@ -151,7 +154,10 @@ def parse_bytes(source: str, text: str) -> int:
     unit = units.get(text[len(digits) :].strip().lower())
     if unit is None or not digits.isascii() or not digits.isdigit() or int(digits) == 0:
         raise _wrong(source, text, "a size such as 65536, 64MiB or 1GiB")
-    return int(digits) * unit
+    size = int(digits) * unit
+    if size > SIZE_BYTES_MAX:
+        raise _wrong(source, text, "less: no machine has that much")
+    return size
 
 
 def _wrong(source: str, value: str, expected: str) -> ConfigError:
@@ -174,8 +180,9 @@ def _seconds(env: Mapping[str, str], name: str, default: float | None) -> float 
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 1e6:
-        raise _wrong(name, text, VARIABLES[name])
+    if not SECONDS_MIN <= value <= SECONDS_MAX:
+        limits = f"{SECONDS_MIN:g} to {SECONDS_MAX:,.0f}"
+        raise _wrong(name, text, f"{VARIABLES[name]}, from {limits}")
     return value
 
 

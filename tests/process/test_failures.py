@@ -228,6 +228,17 @@ def test_a_wrong_address_is_one_sentence(address: str, says: str) -> None:
             assert line["seconds"] < LEASE_S + 2
 
 
+@pytest.mark.parametrize(
+    "setting", ["NETFOLD_WINDOW=3", "NETFOLD_JOB=other", "NETFOLD_MODE=fixed32", "NETFOLD_SWITCH="]
+)
+def test_a_setting_of_one_rank_is_named_by_all(switch: Switch, setting: str) -> None:
+    """T31: and nobody waits for the others' patience to end."""
+    for line in outcomes("misconfigured", 2, switch.address, arguments=(setting,)):
+        assert line["code"] == "config"
+        assert setting.partition("=")[0] in line["text"]
+        assert line["seconds"] < 10
+
+
 def test_switch_drains_on_sigterm_and_ends_on_the_second(tmp_path: Path) -> None:
     """T26: the first lets the job finish; the second breaks it with an error that says so."""
     with running_switch(tmp_path) as switch:

@@ -18,7 +18,7 @@ from netfold.errors import NetfoldError
 # name -> (module under netfold.cli, what it calls it there, the line `netfold --help` shows)
 _COMMANDS: Final = {
     "switch": ("switch", "switch", "Run an aggregating switch."),
-    "run": ("run", "run", "Run a training script on this machine, with a switch of its own."),
+    "run": ("run", "run", "Run a training script on this machine."),
     "demo": ("demo", "demo", "Train a small GPT through a switch and with gloo, side by side."),
     "bench": ("bench", "app", "Measure netfold beside a baseline."),
 }
@@ -72,7 +72,8 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except _UsageError as error:
-        print(f"netfold: {error.format_message()}", file=sys.stderr)
+        if error.format_message():  # there is none where the help was shown instead
+            print(f"netfold: {error.format_message()}", file=sys.stderr)
         sys.exit(2)
     except NetfoldError as error:
         print(f"netfold: {error.message}", file=sys.stderr)

@@ -52,7 +52,7 @@ def switch(
             for address, server in zip(addresses, servers, strict=True)
         ]
         if port_file is not None:
-            port_file.write_text("".join(f"{address}\n" for address in bound))
+            _write_ports(port_file, bound)
         for address in bound:
             _print({"kind": "listening", "address": str(address)}, as_json)
         _serve(servers, as_json)
@@ -61,10 +61,17 @@ def switch(
             server.stop()
 
 
+def _write_ports(file: Path, bound: Sequence[Address]) -> None:
+    try:
+        file.write_text("".join(f"{address}\n" for address in bound))
+    except OSError as error:
+        raise ConfigError(f"--port-file={file} cannot be written: {error.strerror}") from None
+
+
 def _open(address: Address, secret: bytes | None, memory_bytes: int) -> SwitchServer:
     try:
         return SwitchServer(
-            host=config.resolve(address),
+            host=config.resolve(address, "--listen"),
             port=address.port,
             secret=secret,
             window_max=defaults.WINDOW_MAX,
@@ -73,9 +80,7 @@ def _open(address: Address, secret: bytes | None, memory_bytes: int) -> SwitchSe
             lease_ns=defaults.nanoseconds(defaults.LEASE_S),
         )
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {address}: {error.strerror or error}; choose another --listen"
-        ) from None
+        raise ConfigError(f"{error.strerror or error}; choose another --listen") from None
 
 
 def _serve(servers: Sequence[SwitchServer], as_json: bool) -> None:
@@ -128,7 +133,9 @@ def _sentence(event: dict[str, Any]) -> str:
     if kind == "group_settled":
         return f"{who} joined: chunks of {event['payload_bytes']} bytes, window {event['window']}"
     if kind == "group_broken":
-        return f"{who} broke: {Cause(event['cause']).name.lower()}, ranks {event['ranks']:#x}"
+        ranks = [str(rank) for rank in range(event["size"]) if event["ranks"] >> rank & 1]
+        named = f", rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
+        return f"{who} broke: {Cause(event['cause']).name.lower()}{named}"
     if kind == "member_refused":
         return f"{who}: rank {event['rank']} refused: {Refusal(event['reason']).name.lower()}"
     return f"{who} closed"

@@ -124,7 +124,8 @@ def _timeout(failure: Breakage, at: Situation) -> NetfoldError:
     why = f"#{failure.collective} timed out on {gave_up}, missing {named(missing)}"
     if failure.ranks >> at.rank & 1 and at.timeout_s:
         why = f"it took longer than {at.timeout_s:g} s, missing {named(missing)}"
-    return _error(Timeout, at, why, missing, f"Is {named(missing)} slow or stuck? {REFORM}")
+    verb = "Is" if len(missing) == 1 else "Are"
+    return _error(Timeout, at, why, missing, f"{verb} {named(missing)} slow or stuck? {REFORM}")
 
 
 def _aborted(failure: Breakage, at: Situation) -> NetfoldError:

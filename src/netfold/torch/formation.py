@@ -16,9 +16,11 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.constants import default_pg_timeout
 
 from netfold import _native, config, defaults
 from netfold._wire import CHILDREN_MAX, VERSION, Mode, Refusal
@@ -50,7 +52,7 @@ class Membership:
     size: int
     ranks: Sequence[int]  # global rank of each member
     is_world: bool
-    timeout_s: float
+    timeout: timedelta  # as torch says it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class Formation:
     reason: str  # why not
     address: str  # of the interface that leads to the switch; the inner backend binds to it
     mode: Mode  # of float32 sums, the same on all ranks
+    timeout: timedelta  # of a collective that is called without one
     store: Store  # of this formation only
     switches: Sequence[str] = ()  # none: shards
 
@@ -73,8 +76,9 @@ class Formation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Identity:
-    """What rank 0 publishes: the verdict, the job's incarnation and key, and how to add."""
+    """What rank 0 publishes: the verdict, the job and its key, and how to add."""
 
+    job: str
     incarnation: int
     key: str  # hexadecimal
     mode: str
@@ -93,6 +97,7 @@ def form(store: Store, who: Membership) -> Formation:
             reason="a group of one",
             address="127.0.0.1",
             mode=config.from_environment().mode,
+            timeout=_timeout(who, config.from_environment()),
             store=fresh,
         )
     try:
@@ -104,7 +109,8 @@ def form(store: Store, who: Membership) -> Formation:
 
 def _form(store: Store, who: Membership) -> Formation:
     settings = config.from_environment()
-    meeting = _Meeting(store, who, min(who.timeout_s, settings.join_timeout_s))
+    timeout = _timeout(who, settings)
+    meeting = _Meeting(store, who, min(timeout.total_seconds(), settings.join_timeout_s))
     switches = [(config.resolve(switch), switch.port) for switch in settings.switches]
     source = _route(*switches[0]) if switches else _own_address(settings, store)
     store.set(f"address/{who.rank}", source)
@@ -133,9 +139,18 @@ def _form(store: Store, who: Membership) -> Formation:
         reason=reason,
         address=address,
         mode=settings.mode,
+        timeout=timeout,
         store=store,
         switches=names,
     )
+
+
+def _timeout(who: Membership, settings: config.Config) -> timedelta:
+    # Torch does not tell its default from a script's wish; a script that wishes for exactly the
+    # default gets NETFOLD_TIMEOUT.
+    if who.timeout != default_pg_timeout or settings.timeout_s is None:
+        return who.timeout
+    return timedelta(seconds=settings.timeout_s)
 
 
 def _join(
@@ -169,6 +184,7 @@ def _identity(meeting: _Meeting, settings: config.Config) -> _Identity:
     mode, count = settings.mode.name.lower(), len(settings.switches)
     if meeting.who.rank == 0:
         identity = _Identity(
+            job=settings.job,
             incarnation=int.from_bytes(os.urandom(8), "big"),
             key=os.urandom(16).hex(),
             mode=mode,
@@ -179,16 +195,15 @@ def _identity(meeting: _Meeting, settings: config.Config) -> _Identity:
         return identity
     identity = _Identity(**json.loads(meeting.await_key(IDENTITY, "its rank 0")))
     first = meeting.who.ranks[0]
-    if identity.mode != mode:
-        raise ConfigError(
-            f"NETFOLD_MODE is {mode} here and {identity.mode} on rank {first}: set the same on all "
-            "ranks"
-        )
-    if identity.switches != count:
-        raise ConfigError(
-            f"NETFOLD_SWITCH names {count} switches here and {identity.switches} on rank {first}: "
-            "set the same on all ranks"
-        )
+    for name, here, there in (
+        ("NETFOLD_MODE is", mode, identity.mode),
+        ("NETFOLD_JOB is", repr(settings.job), repr(identity.job)),
+        ("NETFOLD_SWITCH names", f"{count} switches", identity.switches),
+    ):
+        if here.split()[0] != str(there).split()[0]:
+            raise ConfigError(
+                f"{name} {here} here and {there} on rank {first}: set the same on all ranks"
+            )
     return identity
 
 

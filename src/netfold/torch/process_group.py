@@ -13,9 +13,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.constants import default_pg_timeout
 
-from netfold import config
 from netfold.errors import NetfoldError, Unsupported
 from netfold.say import say
 from netfold.torch import path
@@ -54,7 +52,7 @@ _IN_PLACE: Final = frozenset({"broadcast", "reduce"})
 class ProcessGroup(dist.ProcessGroup):
     """One group of ranks, as torch.distributed sees it."""
 
-    def __init__(self, formation: Formation, who: Membership, timeout: timedelta) -> None:
+    def __init__(self, formation: Formation, who: Membership) -> None:
         # The overload for subclasses in Python takes no store; the stubs do not know it.
         super().__init__(who.rank, who.size)  # type: ignore[call-arg]
         self._member = formation.member
@@ -62,7 +60,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._path = path.SWITCH if formation.switches else path.SHARDS
         self._usage = path.open_usage(who.name, who.ranks, formation.against_ring(who.size))
         self._why_not = formation.reason
-        self._inner = _inner_gloo(formation, who, timeout)
+        self._inner = _inner_gloo(formation, who)
         backend_type = dist.ProcessGroup.BackendType.GLOO
         self._set_default_backend(backend_type)
         self._register_backend(torch.device("cpu"), backend_type, self._inner)
@@ -181,7 +179,6 @@ def create_group(options: Any, pg_options: Any = None) -> ProcessGroup:
     """Forms a group; torch calls it on every member. Raises a NetfoldError."""
     if pg_options is not None:
         raise Unsupported("netfold takes no pg_options: settings are NETFOLD_* variables")
-    timeout = _group_timeout(options.timeout)
     ranks = list(options.global_ranks_in_group)
     who = Membership(
         name=str(options.group_id),
@@ -189,10 +186,10 @@ def create_group(options: Any, pg_options: Any = None) -> ProcessGroup:
         size=options.group_size,
         ranks=ranks or list(range(options.group_size)),
         is_world=not ranks,
-        timeout_s=timeout.total_seconds(),
+        timeout=options.timeout,
     )
     formation = form(options.store, who)
-    group = ProcessGroup(formation, who, timeout)
+    group = ProcessGroup(formation, who)
     member = formation.member
     if member is not None and who.is_world and who.rank == 0:
         say(
@@ -207,22 +204,13 @@ def create_group(options: Any, pg_options: Any = None) -> ProcessGroup:
     return group
 
 
-def _group_timeout(given: timedelta) -> timedelta:
-    # Torch does not tell its default from a script's wish; a script that wishes for exactly the
-    # default gets NETFOLD_TIMEOUT.
-    if given != default_pg_timeout:
-        return given
-    timeout_s = config.from_environment().timeout_s
-    return given if timeout_s is None else timedelta(seconds=timeout_s)
-
-
-def _inner_gloo(formation: Formation, who: Membership, timeout: timedelta) -> Any:
+def _inner_gloo(formation: Formation, who: Membership) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     # Left alone, gloo takes what the host name resolves to, often 127.0.1.1 (T01). Lazily: most
     # groups never use most connections.
     options._devices = [gloo.create_device(hostname=formation.address, lazy_init=True)]
-    options._timeout = timeout
+    options._timeout = formation.timeout
     store = PrefixStore("gloo/", formation.store)
     inner = gloo(store, who.rank, who.size, options)
     inner.options.global_ranks_in_group = [] if who.is_world else list(who.ranks)
