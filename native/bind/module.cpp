@@ -23,6 +23,8 @@ void translate(const std::exception_ptr& exception, void*) {
 }  // namespace netfold
 
 NB_MODULE(_native, module) {
+  // Torch keeps groups, and so endpoints, until the process ends: nothing a user could mend.
+  nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(netfold::translate);
   module.attr("NANOS_FOREVER") = netfold::kNever;
   netfold::bind_endpoint(module);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from netfold import defaults
 from tests.cluster import Switch, aggregators, outcomes, ranks, running_switch
+from tests.processes import NETFOLD, children, left_alive, started, wait_for_children
 
 LEASE_S = defaults.LEASE_S
 
@@ -275,3 +277,20 @@ def test_no_process_stays(switch: Switch) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 15.0], ids=["while torch loads", "while ranks work"])
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path, seconds: float) -> None:
+    """And shows no traceback of torchrun's."""
+    script = tmp_path / "loop.py"
+    script.write_text("import time\nwhile True: time.sleep(0.1)\n")
+    command = [*NETFOLD, "run", "--nproc", "2", str(script)]
+    with started(command, stderr=subprocess.PIPE) as running:
+        members = wait_for_children(running.pid, 1)
+        time.sleep(seconds)
+        members += [pid for member in members for pid in children(member)]
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in said
+    assert left_alive(members) == []

@@ -43,7 +43,7 @@ def run(
     server = SwitchServer(host="127.0.0.1") if switch else None
     if server is not None:
         environment["NETFOLD_SWITCH"] = f"127.0.0.1:{server.port}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, "-m", "netfold.cli.launch", "--standalone"]
     command += [f"--nproc-per-node={nproc}", script, *(arguments or [])]
     try:
         code = _run(command, environment)
