@@ -132,9 +132,12 @@ class Member:
                 for index in range(len(self.ranks))
                 if missing >> index & 1 and index < len(progress)
             ]
+            for_whom = f"{named(late)} ({', '.join(at) or 'alive'})"
+            if not late:  # nobody has told us
+                for_whom = "an answer of its aggregator (are packets lost?)"
             say(
-                f"rank {self.ranks[self.rank]} waits for {named(late)} in collective "
-                f"#{sequence} since {defaults.LATE_AFTER_S:g} s ({', '.join(at) or 'alive'})"
+                f"rank {self.ranks[self.rank]} waits in collective #{sequence} since "
+                f"{defaults.LATE_AFTER_S:g} s for {for_whom}"
             )
 
     def abort(self) -> None:
