@@ -176,6 +176,11 @@ void Switch::settle(Nanos now, Group* group) {
   while (window > kWindowWanted && memory() > available) window /= 2;
   if (memory() > available) {
     group->refusal = NF_REFUSAL_NO_SLOTS;
+    report({.kind = SwitchEvent::Kind::member_refused,
+            .job = group->job->name,
+            .group = group->id,
+            .size = group->size,
+            .reason = group->refusal});
     for (uint16_t rank = 0; rank < group->size; ++rank)
       refuse(group->addresses[rank], rank, group->members[rank].last_request,
              {.reason = NF_REFUSAL_NO_SLOTS}, group->job->key);

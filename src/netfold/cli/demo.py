@@ -92,7 +92,9 @@ def run(options: Options, lab: Lab | None, console: Console) -> dict[str, Any]:
 def _check(json_file: Path | None, picture: Path, steps: int, workers: int) -> None:
     least = Options.warmup + 2
     if steps < least:
-        raise ConfigError(f"--steps={steps} is too few: the first {least - 2} are warm-up")
+        raise ConfigError(
+            f"--steps={steps} is too few: expected {least} or more, of which {least - 2} warm up"
+        )
     if not 2 <= workers <= WORKERS_MAX:
         raise ConfigError(f"--workers={workers} is wrong: expected 2 to {WORKERS_MAX}")
     for option, file in (("--json", json_file), ("--picture", picture)):

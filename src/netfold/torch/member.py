@@ -154,8 +154,10 @@ class Member:
             self._closed = True
         if already:
             return
-        # Others may still need our shard; a switch only has to hear that we go.
-        linger_s = defaults.CLOSE_LINGER_S if self.switch else defaults.SHARD_LINGER_S
+        # Others may still need our shard, while the group is whole; else they only have to hear
+        # that we go.
+        needed = not self.switch and self.endpoint.failure() is None
+        linger_s = defaults.SHARD_LINGER_S if needed else defaults.CLOSE_LINGER_S
         self.endpoint.close(defaults.nanoseconds(linger_s))
         for work in list(self._pending.values()):
             self._advance(work, 0, closing=True)
