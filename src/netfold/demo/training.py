@@ -14,7 +14,7 @@ from typing import Any
 from netfold.demo import traffic
 from netfold.demo.traffic import Traffic
 from netfold.lab import SWITCH, Lab, Team
-from netfold.lab.crew import rank_name, rank_of, start_ranks, start_switch
+from netfold.lab.crew import rank_of, start_ranks, start_switch
 from netfold.lab.network import port_name
 from netfold.lab.team import Event, Message
 
@@ -81,8 +81,8 @@ def train(
                 team.send(event.member, {})
             else:
                 _take(record, event, options, on_progress)
-        for rank in range(options.workers):
-            team.release(rank_name(rank))
+                if "val_loss" in event.message:  # its last: it may go before the others' came
+                    team.release(event.member)
     return summarise(engine, options, record, in_lab=lab is not None)
 
 
