@@ -241,6 +241,14 @@ def test_a_setting_of_one_rank_is_named_by_all(switch: Switch, setting: str) -> 
         assert line["seconds"] < 10
 
 
+def test_jobs_whose_names_begin_alike_differ(switch: Switch) -> None:
+    """The names were once compared by their first words."""
+    settings = {"arguments": ("NETFOLD_JOB=my two",), "NETFOLD_JOB": "my one"}
+    for line in outcomes("misconfigured", 2, switch.address, **settings):
+        assert line["code"] == "config"
+        assert "'my two' here and 'my one' on rank 0" in line["text"]
+
+
 def test_switch_drains_on_sigterm_and_ends_on_the_second(tmp_path: Path) -> None:
     """T26: the first lets the job finish; the second breaks it with an error that says so."""
     with running_switch(tmp_path) as switch:

@@ -110,7 +110,8 @@ def form(store: Store, who: Membership) -> Formation:
 def _form(store: Store, who: Membership) -> Formation:
     settings = config.from_environment()
     timeout = _timeout(who, settings)
-    meeting = _Meeting(store, who, min(timeout.total_seconds(), settings.join_timeout_s))
+    limit_s = min(timeout.total_seconds(), settings.join_timeout_s)
+    meeting = _Meeting(store, who, limit_s, shards=not settings.switches)
     switches = [(config.resolve(switch), switch.port) for switch in settings.switches]
     source = _route(*switches[0]) if switches else _own_address(settings, store)
     store.set(f"address/{who.rank}", source)
@@ -164,7 +165,6 @@ def _join(
     try:
         reason = ""
         if not switches:
-            meeting.shards = True
             endpoint.connect(_publish_shard(meeting, endpoint, address))
         elif meeting.who.rank == 0:
             reason = _decide(meeting, endpoint, identity)
@@ -198,9 +198,9 @@ def _identity(meeting: _Meeting, settings: config.Config) -> _Identity:
     for name, here, there in (
         ("NETFOLD_MODE is", mode, identity.mode),
         ("NETFOLD_JOB is", repr(settings.job), repr(identity.job)),
-        ("NETFOLD_SWITCH names", f"{count} switches", identity.switches),
+        ("the number of switches in NETFOLD_SWITCH is", str(count), str(identity.switches)),
     ):
-        if here.split()[0] != str(there).split()[0]:
+        if here != there:
             raise ConfigError(
                 f"{name} {here} here and {there} on rank {first}: set the same on all ranks"
             )
@@ -337,9 +337,9 @@ _NOT_THERE: Final = {
 class _Meeting:
     """Waiting for the others, with a deadline, lines about who is missing, and bad news."""
 
-    def __init__(self, store: Store, who: Membership, limit_s: float) -> None:
+    def __init__(self, store: Store, who: Membership, limit_s: float, *, shards: bool) -> None:
         self.who = who
-        self.shards = False
+        self.shards = shards
         self._store = store
         self._limit_s = limit_s
         self._started = time.monotonic()
