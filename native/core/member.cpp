@@ -167,14 +167,15 @@ void Member::take_from_shard(Nanos now, const Transmit& transmit) {
   for (uint64_t left = transmit.receivers; left != 0; left &= left - 1) {
     const int index = std::countr_zero(left);
     // The shard may forget its group before this is sent; a driver groups packets by their pointer.
-    peers_[static_cast<size_t>(index)] = transmit.addresses[index];
+    // A single receiver may be a stranger, whose address must not become that of rank 0.
+    if (transmit.receivers != 1) peers_[static_cast<size_t>(index)] = transmit.addresses[index];
     if (!is_own(transmit.addresses[index])) continue;
     outgoing.transmit.receivers &= ~(uint64_t{1} << index);
     if (own_ != nullptr) own_->worker.handle_packet(now, datagram_of(transmit));
   }
   if (outgoing.transmit.receivers == 0) return;
   outgoing.transmit.addresses = peers_.data();
-  if (outgoing.transmit.receivers == 1) outgoing.to = *transmit.addresses;  // perhaps a stranger's
+  if (outgoing.transmit.receivers == 1) outgoing.to = *transmit.addresses;
   outgoing_.push_back(outgoing);
 }
 
@@ -276,12 +277,6 @@ void Member::end_shard(Nanos now) {
 // --- what lanes report --------------------------------------------------------------------------
 
 bool Member::take_events(Nanos now) {
-  for (Lane& lane : lanes_) {
-    const Breakage& why = lane.worker.breakage();
-    const uint16_t host = lane.aggregator.host_rank;
-    if (why.cause == NF_CAUSE_GONE && host != Aggregator::kNobody && (why.ranks >> host & 1))
-      lane.worker.abandon();
-  }
   WorkerEvent event;
   bool any = false;
   for (Lane& lane : lanes_)
@@ -303,7 +298,7 @@ void Member::take_event(Nanos now, Lane* lane, const WorkerEvent& event) {
     case WorkerEvent::Kind::refused:
       return on_refused(now, event);
     case WorkerEvent::Kind::broken:
-      return on_broken(now, *lane);
+      return on_broken(now, lane);
     case WorkerEvent::Kind::late:  // lanes wait for the same rank
       if (event.sequence > late_sequence_) events_.push_back(event);
       late_sequence_ = std::max(late_sequence_, event.sequence);
@@ -347,7 +342,12 @@ void Member::on_part(const WorkerEvent& event) {
 }
 
 // One lane's reason becomes that of all: the other aggregators take it over, or had their own.
-void Member::on_broken(Nanos now, const Lane& lane) {
+void Member::on_broken(Nanos now, Lane* broken) {
+  const Lane& lane = *broken;
+  const Breakage& why = lane.worker.breakage();
+  const uint16_t host = lane.aggregator.host_rank;
+  if (why.cause == NF_CAUSE_GONE && host != Aggregator::kNobody && (why.ranks >> host & 1))
+    broken->worker.abandon();
   if (state_ != WorkerState::hello && state_ != WorkerState::active) return;
   state_ = WorkerState::breaking;
   const Breakage breakage = breakage_of(lane);

@@ -107,7 +107,7 @@ class Member {
   void on_settled();
   void on_part(const WorkerEvent& event);
   void on_refused(Nanos now, const WorkerEvent& event);
-  void on_broken(Nanos now, const Lane& lane);
+  void on_broken(Nanos now, Lane* broken);
   void end_break();
   void end_leave(Nanos now);
   void end_shard(Nanos now);
