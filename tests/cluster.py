@@ -135,10 +135,10 @@ def ranks(
             found.append(Rank(process))
         yield found
     finally:
-        for rank in found:
-            if rank.process.poll() is None:
-                rank.process.kill()
-            rank.process.wait()
+        for one in found:
+            if one.process.poll() is None:
+                one.process.kill()
+            one.process.wait()
 
 
 def outcomes(program: str, size: int, address: str, **more: Any) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def single_process_gradient(options: Options, dtype: torch.dtype) -> dict[str, t
         sequences=options.sequences * options.workers,
         length=options.shape["context"],
     )
-    loss_of(model, everybody).backward()  # type: ignore[no-untyped-call]
+    loss_of(model, everybody).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 

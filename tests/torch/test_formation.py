@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch.distributed as dist
 
@@ -13,7 +15,12 @@ from netfold.torch.formation import Membership
 
 def member(rank: int, size: int) -> Membership:
     return Membership(
-        name="world", rank=rank, size=size, ranks=list(range(size)), is_world=True, timeout_s=1
+        name="world",
+        rank=rank,
+        size=size,
+        ranks=list(range(size)),
+        is_world=True,
+        timeout=timedelta(seconds=1),
     )
 
 
@@ -26,7 +33,7 @@ def test_loopback_is_told_only_if_all_ranks_are_on_one_host(
         store = dist.HashStore()
         store.set("address/0", "127.0.0.1")
         store.set("address/1", other)
-        meeting = formation._Meeting(store, member(0, 2), 1.0)
+        meeting = formation._Meeting(store, member(0, 2), 1.0, shards=False)
         assert formation._address_for_peers(meeting, "127.0.0.1") == told
     assert formation._address_for_peers(meeting, "192.0.2.1") == "192.0.2.1"
 
@@ -36,7 +43,7 @@ def test_waiting_says_who_is_missing(
 ) -> None:
     """T31: a line every JOIN_REPORT_S, then an error with the same ranks."""
     monkeypatch.setattr(defaults, "JOIN_REPORT_S", 0.0)
-    meeting = formation._Meeting(dist.HashStore(), member(0, 4), 0.05)
+    meeting = formation._Meeting(dist.HashStore(), member(0, 4), 0.05, shards=False)
 
     def wait() -> None:
         while True:

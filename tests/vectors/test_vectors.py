@@ -95,7 +95,7 @@ def crc32c(data: bytes) -> int:
 
 def siphash(key: bytes, data: bytes) -> int:
     k0, k1 = struct.unpack("<QQ", key)
-    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D]
+    v: list[int] = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D]
     v += [k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
     def rotated(value: int, bits: int) -> int:
