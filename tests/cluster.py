@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import zygote
 from tests.processes import NETFOLD
+from tests.zygote import Forked
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 60.0
@@ -70,28 +71,24 @@ def running_switch(folder: Path, *options: str, **more: str) -> Iterator[Switch]
 class Rank:
     """One rank's process; what it prints is a line of JSON each."""
 
-    process: subprocess.Popen[str]
+    process: Forked
 
     def read(self) -> Any:
         """The next line; the test's own timeout bounds it."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"rank ended with {self.process.wait()}: {self.stderr()}"
         return json.loads(line)
 
     def say(self, word: str) -> None:
         """A line to its standard input."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
     def go_on(self) -> None:
         """Ends its standard input: whatever it waits for has been said."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
 
     def stderr(self) -> str:
-        assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def end(self) -> int:
@@ -115,30 +112,22 @@ def ranks(
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    environment = {**os.environ, **env}
     environment.pop("NETFOLD_SWITCH", None)
     if address:
         environment["NETFOLD_SWITCH"] = address
     found = []
     try:
         for rank in range(size):
-            command = [sys.executable, str(ROOT / "tests" / "programs.py"), program, str(rank)]
-            process = subprocess.Popen(
-                [*command, str(size), str(store.port), *arguments],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            found.append(Rank(process))
+            told = (str(rank), str(size), str(store.port), *arguments)
+            found.append(Rank(zygote.fork(program, told, environment)))
         yield found
     finally:
         for one in found:
             if one.process.poll() is None:
                 one.process.kill()
             one.process.wait()
+            one.process.close()
 
 
 def outcomes(program: str, size: int, address: str, **more: Any) -> list[dict[str, Any]]:

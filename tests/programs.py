@@ -1,4 +1,4 @@
-"""What ranks run in tests: `python tests/programs.py NAME RANK SIZE STORE_PORT [ARGUMENT …]`.
+"""What ranks run in tests, each called with its rank, the size and the store's port.
 
 Each prints JSON lines for the test that started it.
 """
@@ -444,6 +444,5 @@ def huge(rank: int, size: int, port: int) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    name, *numbers = sys.argv[1:5]
-    globals()[name](*map(int, numbers), *sys.argv[5:])
+def main(name: str, rank: str, size: str, port: str, *arguments: str) -> None:
+    globals()[name](int(rank), int(size), int(port), *arguments)

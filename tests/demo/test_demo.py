@@ -74,7 +74,7 @@ def test_both_engines_train_the_same_model() -> None:
 @pytest.mark.usefixtures("lab_allowed")
 def test_bytes_in_the_lab_are_those_of_the_algorithm() -> None:
     """Gloo's ring of 4 sends 1.5 times the gradient, netfold once; headers come on top."""
-    options = Options(workers=4, steps=10, sequences=1)
+    options = Options(workers=4, steps=6, warmup=2, sequences=1, shape={"context": 16})
     with Lab(4) as lab:
         gloo = train("gloo", options, lab, lambda _: None)
         assert 1.5 <= ratio(gloo) < 1.65

@@ -14,7 +14,7 @@ import pytest
 
 from netfold import defaults
 from tests.cluster import Switch, aggregators, outcomes, ranks, running_switch
-from tests.processes import NETFOLD, children, left_alive, started, wait_for_children
+from tests.processes import NETFOLD, left_alive, started, wait_for_children
 
 LEASE_S = defaults.LEASE_S
 
@@ -190,13 +190,13 @@ def test_a_full_switch_refuses_in_one_sentence(tmp_path: Path) -> None:
 
 def test_a_missing_rank_ends_forming_in_time(switch: Switch) -> None:
     """T30: and Ctrl-C ends it before."""
-    with ranks("form", 3, switch.address, TEST_TIMEOUT_S="8") as members:
+    with ranks("form", 3, switch.address, TEST_TIMEOUT_S="3") as members:
         members[2].process.kill()
         for member in members[:2]:
             line = member.read()
             assert line["code"] == "timeout"
             assert line["ranks"] == [2]
-            assert line["seconds"] < 12
+            assert line["seconds"] < 7
     with ranks("form", 2, switch.address) as members:
         members[1].process.kill()
         wait_for_cpu_idle(members[0].process.pid)
@@ -205,15 +205,15 @@ def test_a_missing_rank_ends_forming_in_time(switch: Switch) -> None:
 
 
 def wait_for_cpu_idle(process: int) -> None:
-    """Until it has imported torch and waits: its processor time stands still."""
-    spent, deadline = -1.0, time.monotonic() + 30
+    """Until it has begun and waits: its processor time, in 10 ms, stands still."""
+    spent, deadline = 0, time.monotonic() + 30
     while time.monotonic() < deadline:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        now = float(fields[11]) + float(fields[12])
-        if now > 50 and now - spent < 3:
+        now = int(fields[11]) + int(fields[12])
+        if now and now == spent:
             return
         spent = now
-        time.sleep(0.5)
+        time.sleep(0.3)
 
 
 @pytest.mark.parametrize(
@@ -287,16 +287,18 @@ def test_no_process_stays(switch: Switch) -> None:
             os.kill(pid, 0)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 15.0], ids=["while torch loads", "while ranks work"])
-def test_an_interrupted_run_leaves_no_process(tmp_path: Path, seconds: float) -> None:
+@pytest.mark.parametrize("ranks_work", [False, True], ids=["while torch loads", "while ranks work"])
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path, ranks_work: bool) -> None:
     """And shows no traceback of torchrun's."""
     script = tmp_path / "loop.py"
     script.write_text("import time\nwhile True: time.sleep(0.1)\n")
     command = [*NETFOLD, "run", "--nproc", "2", str(script)]
     with started(command, stderr=subprocess.PIPE) as running:
         members = wait_for_children(running.pid, 1)
-        time.sleep(seconds)
-        members += [pid for member in members for pid in children(member)]
+        if ranks_work:
+            members += wait_for_children(members[0], 2)
+        else:
+            time.sleep(1.0)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM
