@@ -291,13 +291,14 @@ def disagree(rank: int, size: int, port: int, kind: str) -> None:
     begin(rank, size, port)
     dist.all_reduce(torch.ones(3))
     odd = rank == size - 1
-    if odd and kind == "path":
-        dist.broadcast(torch.ones(1000), src=0)
     tensor = torch.ones(1000 + (odd and kind == "numel"))
     if odd and kind == "dtype":
         tensor = tensor.to(torch.int32)
     op = dist.ReduceOp.MAX if odd and kind == "op" else dist.ReduceOp.SUM
-    first = attempt(lambda: dist.all_reduce(tensor, op=op))
+    if odd and kind == "path":
+        first = attempt(lambda: dist.broadcast(tensor, src=0))
+    else:
+        first = attempt(lambda: dist.all_reduce(tensor, op=op))
     later = attempt(lambda: dist.all_reduce(torch.ones(3)))
     tell(**first, later=later["code"])
     dist.destroy_process_group()
@@ -318,6 +319,17 @@ def lose(rank: int, size: int, port: int, what: str) -> None:
     if what == "switch":
         wait_for_word()
     tell(**attempt(lambda: dist.all_reduce(torch.ones(100_000))))
+    tell(**attempt(dist.destroy_process_group))
+
+
+def lose_in_gloo(rank: int, size: int, port: int, number: str) -> None:
+    """The last rank gets a signal while the others are in a collective that gloo carries."""
+    begin(rank, size, port)
+    dist.barrier()
+    if rank == size - 1:
+        os.kill(os.getpid(), int(number))
+    found = [torch.zeros(1000) for _ in range(size)]
+    tell(**attempt(lambda: dist.all_gather(found, torch.ones(1000))))
     tell(**attempt(dist.destroy_process_group))
 
 

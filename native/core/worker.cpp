@@ -449,17 +449,25 @@ Nanos Worker::late_due() const {
 }
 
 void Worker::handle_silence(Nanos now) {
-  bool const member = state_ == WorkerState::active || state_ == WorkerState::breaking;
-  if (!member) return;
-  // Nobody called us for long: this process was stopped, and the silence is our own.
-  if (heartbeat_due_ != kNever && now - heartbeat_due_ > config_.heartbeat) last_heard_ = now;
-  if (now - last_heard_ <= config_.lease) return;
+  excuse_own_silence(now);
+  if (now < silence_due()) return;
   if (state_ == WorkerState::breaking) return fail_all();
   break_alone(NF_CAUSE_AGGREGATOR_LOST, 0);
 }
 
+// Nobody called us for long: this process was stopped, and the silence is our own.
+void Worker::excuse_own_silence(Nanos now) {
+  if (heartbeat_due_ != kNever && now - heartbeat_due_ > config_.heartbeat) last_heard_ = now;
+}
+
+// Drivers send before they look at timers, so a heartbeat that is due does not bring us here.
+Nanos Worker::silence_due() const {
+  bool const member = state_ == WorkerState::active || state_ == WorkerState::breaking;
+  return member ? last_heard_ + config_.lease + 1 : kNever;
+}
+
 Nanos Worker::poll_timeout() const {
-  Nanos due = std::min({request_.due, heartbeat_due_, slot_deadline_});
+  Nanos due = std::min({request_.due, heartbeat_due_, slot_deadline_, silence_due()});
   if (state_ == WorkerState::active) {
     for (const Active& active : active_)
       if (request_.type != NF_TYPE_ABORT) due = std::min(due, active.deadline);
@@ -612,6 +620,7 @@ bool Worker::poll_transmit(Nanos now, Transmit* out) {
     ack_due_ = false;
     fill_control(NF_TYPE_ACK, nullptr, 0, out);
   } else if (now >= heartbeat_due_) {
+    excuse_own_silence(now);
     heartbeat_due_ = now + config_.heartbeat;
     fill_heartbeat(out);
   } else if (now >= request_.due) {

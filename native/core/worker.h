@@ -179,6 +179,8 @@ class Worker {
   void handle_slot_timeouts(Nanos now);
   void handle_collective_timeouts(Nanos now);
   void handle_silence(Nanos now);
+  void excuse_own_silence(Nanos now);
+  [[nodiscard]] Nanos silence_due() const;
   [[nodiscard]] Nanos late_due() const;
   // ends
   void begin_abort(Nanos now, uint8_t cause, uint64_t sequence);

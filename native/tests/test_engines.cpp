@@ -1,4 +1,5 @@
 // Engines joined back to back without a network in between: the shortest path a gradient can take.
+#include <algorithm>
 #include <vector>
 
 #include "core/switch.h"
@@ -167,9 +168,40 @@ void test_a_silent_member_is_gone_after_the_lease() {
   }
 }
 
+// As a driver would that always sends before it looks at timers: with nothing pending, only
+// heartbeats are due.
+void test_a_dead_switch_is_noticed_by_idle_workers() {
+  Room room(2);
+  room.drain();
+  Worker& worker = room.workers[0];
+  Transmit transmit;
+  Nanos const started = room.now;
+  while (worker.state() == WorkerState::active && room.now < started + 20 * kSecond) {
+    room.now = std::max(room.now, worker.poll_timeout());
+    while (worker.poll_transmit(room.now, &transmit)) continue;
+    if (worker.poll_timeout() <= room.now) worker.handle_timeout(room.now);
+  }
+  CHECK(worker.breakage().cause == NF_CAUSE_AGGREGATOR_LOST);
+  CHECK(room.now - started <= 5'100 * kMillisecond);
+}
+
+// Stopped for longer than the lease, then called again by the same driver.
+void test_a_worker_that_was_stopped_does_not_blame_the_switch() {
+  Room room(2);
+  room.drain();
+  room.now += 60 * kSecond;
+  Worker& worker = room.workers[0];
+  Transmit transmit;
+  while (worker.poll_transmit(room.now, &transmit)) continue;
+  if (worker.poll_timeout() <= room.now) worker.handle_timeout(room.now);
+  CHECK(worker.state() == WorkerState::active);
+}
+
 }  // namespace
 
 int main() {
+  test_a_dead_switch_is_noticed_by_idle_workers();
+  test_a_worker_that_was_stopped_does_not_blame_the_switch();
   test_float_sum_is_a_left_fold_in_rank_order();
   test_a_disagreeing_rank_breaks_the_group_for_all();
   test_a_silent_member_is_gone_after_the_lease();

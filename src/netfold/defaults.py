@@ -53,8 +53,8 @@ STORE_POLL_MAX_S: Final = 0.1
 # A rank that could not join stays this long, so that all others can read why from the store,
 # which may live in its process.
 TROUBLE_LINGER_S: Final = 1.0
-# Threads of the inner gloo, as torch's own default.
-GLOO_THREADS: Final = 2
+# A rank that waits in gloo looks this often whether its group broke.
+DELEGATED_TURN_S: Final = 0.2
 
 
 def nanoseconds(seconds: float) -> int:

@@ -51,6 +51,21 @@ def test_a_killed_worker_is_named_by_all_survivors(address: str) -> None:
             assert member.read()["seconds"] < 2  # destroy
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_lost_in_a_collective_of_gloo_is_named(address: str, number: signal.Signals) -> None:
+    """By all, and neither they nor their end wait for gloo."""
+    with ranks("lose_in_gloo", 3, address, arguments=(str(int(number)),)) as members:
+        for member in members[:2]:
+            line = member.read()
+            assert line["error"] == "PeerLost"
+            assert line["ranks"] == [2]
+            assert line["seconds"] <= LEASE_S + 1
+            assert "allgather #2" in line["text"]
+            assert member.read()["seconds"] < 2  # destroy
+        for member in members[:2]:
+            assert member.process.wait(5) == 0
+
+
 def test_a_rank_that_left_is_named_at_once(address: str) -> None:
     with ranks("lose", 3, address, arguments=("leave",)) as members:
         for member in members:
@@ -121,7 +136,7 @@ def test_a_disagreeing_rank_makes_all_raise_mismatch(address: str, kind: str) ->
 def test_a_rank_on_another_path_makes_the_others_raise_mismatch(address: str) -> None:
     """T11: no chunk of it meets theirs; its Heartbeat tells."""
     with ranks("disagree", 3, address, arguments=("path",)) as members:
-        lines = [member.read() for member in members[:2]]  # the third waits in gloo
+        lines = [member.read() for member in members]
     for line in lines:
         assert line["error"] == "Mismatch"
         assert 2 in line["ranks"]

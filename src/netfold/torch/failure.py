@@ -38,7 +38,7 @@ class Situation:
     rank: int  # ours, in the group
     ranks: Sequence[int]  # global rank of each member
     bytes_done: int
-    bytes_total: int
+    bytes_total: int  # 0: nobody knows how far it came
     switch: str
     timeout_s: float
     lease_s: float
@@ -96,8 +96,8 @@ def _error(
     blamed: Iterable[int],
     do: str = REFORM,
 ) -> NetfoldError:
-    done = f"{at.bytes_done:,} of {at.bytes_total:,} bytes done"
-    text = f"{at.what} #{at.sequence} failed on rank {at.ranks[at.rank]}: {why}; {done}. {do}."
+    done = f"; {at.bytes_done:,} of {at.bytes_total:,} bytes done" if at.bytes_total else ""
+    text = f"{at.what} #{at.sequence} failed on rank {at.ranks[at.rank]}: {why}{done}. {do}."
     return kind(text, sequence=at.sequence, ranks=blamed)
 
 

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import torch.distributed as dist
+
 from netfold import _native, defaults
 from netfold.errors import Aborted, NetfoldError, Timeout
 from netfold.say import say
@@ -53,6 +55,11 @@ class Member:
         self._process = os.getpid()
         _live.add(self)
 
+    @property
+    def broken(self) -> bool:
+        """Whether all further collectives fail."""
+        return self.endpoint.failure() is not None
+
     def submit(
         self,
         transfer: Transfer,
@@ -82,14 +89,15 @@ class Member:
             self._pending[work.sequence] = work
         return work
 
-    def skip(self, what: Callable[[], str], fingerprint: int) -> None:
-        """Another path carries a collective, which ranks agree on by its fingerprint. Raises if the
-        group is broken."""
+    def skip(self, what: str, fingerprint: int) -> int:
+        """Another path carries a collective, which ranks agree on by its fingerprint. Returns its
+        number; raises if the group is broken."""
         if self._closed:
-            raise Aborted(f"{what()}: the group is closed")
-        if self.endpoint.failure() is not None:
-            raise self._explain(what(), self.endpoint.skip(fingerprint), 0, 0, 0.0)
-        self.endpoint.skip(fingerprint)
+            raise Aborted(f"{what}: the group is closed")
+        sequence: int = self.endpoint.skip(fingerprint)
+        if self.broken:
+            raise self._explain(what, sequence)
+        return sequence
 
     def block(self, work: Work, timeout: timedelta) -> None:
         """Returns once `work` is settled; raises Timeout when `timeout` (if above 0) is over."""
@@ -104,7 +112,40 @@ class Member:
             raise
         if not work.settled:
             self.abort()
-            raise self._waited_too_long(work, limit_s)
+            done, total = self._progress(work)
+            what = f"{work.what()} ({done:,} of {total:,} bytes done)"
+            raise self._gave_up(what, work.sequence, limit_s)
+
+    def block_delegated(
+        self, inner: dist.Work, what: str, sequence: int, timeout: timedelta
+    ) -> None:
+        """Returns once the inner backend's collective is done; raises its error, that of the group,
+        or Timeout when `timeout` (if above 0) is over, which break the group."""
+        limit_s = timeout.total_seconds()
+        deadline = time.monotonic() + limit_s if limit_s > 0 else math.inf
+        while True:
+            left_s = min(deadline - time.monotonic(), defaults.DELEGATED_TURN_S)
+            try:
+                inner.wait(timedelta(seconds=max(left_s, 1e-3)))
+            except RuntimeError:  # the turn is over, or it failed
+                if inner.is_completed() and not self._breaks():
+                    self.abort()
+                    raise
+            else:
+                return
+            if self.broken:
+                raise self._explain(what, sequence)
+            if time.monotonic() >= deadline:
+                self.abort()
+                raise self._gave_up(f"{what} through gloo", sequence, limit_s)
+
+    def _breaks(self) -> bool:
+        """Whether the group turns out to be broken: gloo sees a dead peer's connection close before
+        a lease tells who died."""
+        deadline = time.monotonic() + self.lease_s + defaults.DELEGATED_TURN_S
+        while not self.broken and time.monotonic() < deadline:
+            time.sleep(defaults.DELEGATED_TURN_S)
+        return self.broken
 
     def poll(self, work: Work) -> bool:
         """Settles `work` if its outcome is known."""
@@ -156,7 +197,7 @@ class Member:
             return
         # Others may still need our shard, while the group is whole; else they only have to hear
         # that we go.
-        needed = not self.switch and self.endpoint.failure() is None
+        needed = not self.switch and not self.broken
         linger_s = defaults.SHARD_LINGER_S if needed else defaults.CLOSE_LINGER_S
         self.endpoint.close(defaults.nanoseconds(linger_s))
         for work in list(self._pending.values()):
@@ -197,9 +238,7 @@ class Member:
         if ok:
             work.transfer.write_back()
         else:
-            done = self.endpoint.bytes_done(work.sequence)
-            buffer = work.transfer.buffer
-            total = buffer.numel() * buffer.element_size()
+            done, total = self._progress(work)
             error = self._explain(work.what(), work.sequence, done, total, work.timeout_s)
         with self.lock:
             work.error = error
@@ -221,7 +260,12 @@ class Member:
                 return
 
     def _explain(
-        self, what: str, sequence: int, bytes_done: int, bytes_total: int, timeout_s: float
+        self,
+        what: str,
+        sequence: int,
+        bytes_done: int = 0,
+        bytes_total: int = 0,
+        timeout_s: float = 0.0,
     ) -> NetfoldError:
         at = Situation(
             what=what,
@@ -237,17 +281,18 @@ class Member:
         self.last_error = explain(self.endpoint.failure(), at)
         return self.last_error
 
-    def _waited_too_long(self, work: Work, limit_s: float) -> NetfoldError:
-        done = self.endpoint.bytes_done(work.sequence)
+    def _progress(self, work: Work) -> tuple[int, int]:
+        """Bytes done, and of all."""
         buffer = work.transfer.buffer
-        error = Timeout(
-            f"{work.what()} #{work.sequence} on rank {self.ranks[self.rank]}: wait() gave up after "
-            f"{limit_s:g} s; {done:,} of {buffer.numel() * buffer.element_size():,} bytes done. "
-            f"{REFORM}.",
-            sequence=work.sequence,
+        return self.endpoint.bytes_done(work.sequence), buffer.numel() * buffer.element_size()
+
+    def _gave_up(self, what: str, sequence: int, limit_s: float) -> NetfoldError:
+        self.last_error = Timeout(
+            f"{what} #{sequence} on rank {self.ranks[self.rank]}: wait() gave up after "
+            f"{limit_s:g} s. {REFORM}.",
+            sequence=sequence,
         )
-        self.last_error = error
-        return error
+        return self.last_error
 
     def _complete_futures(self) -> None:
         while not self._closed:

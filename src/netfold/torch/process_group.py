@@ -6,6 +6,9 @@ it through torch's base class, also from C++.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -19,7 +22,7 @@ from netfold.say import say
 from netfold.torch import path
 from netfold.torch.accept import EMPTY_FINGERPRINT, Kind, accepted, delegated_fingerprint
 from netfold.torch.formation import Formation, Membership, form
-from netfold.torch.work import CopiedWork, DoneWork, Transfer
+from netfold.torch.work import DelegatedWork, DoneWork, Transfer
 
 # In a group of one these change nothing.
 _IDENTITY: Final = frozenset(
@@ -46,7 +49,8 @@ _NUMBERED: Final = {
 }
 # Between two members: numbers of the others would not move.
 _POINT_TO_POINT: Final = ("send", "recv", "recv_anysource")
-_IN_PLACE: Final = frozenset({"broadcast", "reduce"})
+_IN_PLACE: Final = frozenset({"broadcast", "reduce", "allreduce", "allreduce_coalesced"})
+_live: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -61,9 +65,11 @@ class ProcessGroup(dist.ProcessGroup):
         self._usage = path.open_usage(who.name, who.ranks, formation.against_ring(who.size))
         self._why_not = formation.reason
         self._inner = _inner_gloo(formation, who)
+        self._running: list[dist.Work] = []  # of the inner backend
         backend_type = dist.ProcessGroup.BackendType.GLOO
         self._set_default_backend(backend_type)
         self._register_backend(torch.device("cpu"), backend_type, self._inner)
+        _live.add(self)
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's C++ calls it)
         """ "netfold"."""
@@ -98,6 +104,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leaves the group within a second. Idempotent, in any state."""
+        self._abandon_stuck()
         if self._member is not None:
             self._member.close()
         path.close_usage(self._usage)
@@ -106,6 +113,14 @@ class ProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """What a collective may take when it is called without a timeout."""
         self._inner._set_default_timeout(timeout)
+
+    def _abandon_stuck(self) -> None:
+        """Keeps the inner backend for ever if the group broke in one of its collectives: its
+        destructor would wait for peers that do not come."""
+        stuck = any(not work.is_completed() for work in self._running)
+        if stuck and self._member is not None and self._member.broken:
+            self._running.clear()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inner))
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any, name: str) -> dist.Work:
         kind = opts.reduceOp.op
@@ -141,33 +156,42 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _empty(self, tensors: Sequence[torch.Tensor]) -> dist.Work:
         if self._member is not None:
-            self._member.skip(lambda: "all_reduce of no elements", EMPTY_FINGERPRINT)
+            self._member.skip("all_reduce of no elements", EMPTY_FINGERPRINT)
         self._usage.count(path.LOCAL, 0, "no elements")
         return DoneWork(tensors)
 
     def _delegate_reduce(
         self, tensors: Sequence[torch.Tensor], opts: Any, name: str, reason: str
     ) -> dist.Work:
-        self._number(name, tensors, reason)
-        run = getattr(self._inner, name)
-        if _has_gaps(tensors):
-            return _on_copy(tensors, lambda copy: run([copy], opts))
-        return run(list(tensors), opts)  # type: ignore[no-any-return]
+        return self._delegate(name, name, (list(tensors), opts), {}, reason)
 
-    def _delegate(self, name: str, inner_name: str, args: Any, kwargs: Any) -> dist.Work:
-        self._number(name, (*args, *kwargs.values()), self._why_not or name)
+    def _delegate(
+        self, name: str, inner_name: str, args: Sequence[Any], kwargs: Any, reason: str = ""
+    ) -> dist.Work:
+        sequence = self._number(name)
+        self._usage.count(
+            path.GLOO, _bytes_in([*args, *kwargs.values()]), reason or self._why_not or name
+        )
         run: Callable[..., dist.Work] = getattr(self._inner, inner_name)
+        if name in _POINT_TO_POINT:
+            return run(*args, **kwargs)
+        transfer = None
         if name == "reduce" and self.rank() != args[1].rootRank:
             # Gloo leaves partial sums on those on the way to the target (T42).
-            return run([tensor.clone() for tensor in args[0]], *args[1:], **kwargs)
-        if name in _IN_PLACE and args and _has_gaps(args[0]):
-            return _on_copy(args[0], lambda copy: run([copy], *args[1:], **kwargs))
-        return run(*args, **kwargs)
+            args = [[tensor.clone() for tensor in args[0]], *args[1:]]
+        elif name in _IN_PLACE and args and _has_gaps(args[0]) and _one_dtype(args[0]):
+            transfer = Transfer(args[0], args[0][0].dtype)
+            args = [[transfer.buffer], *args[1:]]
+        inner = run(*args, **kwargs)
+        self._running = [work for work in self._running if not work.is_completed()]
+        self._running.append(inner)
+        return DelegatedWork(inner, transfer, self._member, name, sequence)
 
-    def _number(self, name: str, tensors: Any, reason: str) -> None:
-        if self._member is not None and name not in _POINT_TO_POINT:
-            self._member.skip(lambda: name, delegated_fingerprint(name))
-        self._usage.count(path.GLOO, _bytes_in(tensors), reason)
+    def _number(self, name: str) -> int:
+        """Of a delegated collective; 0: it has none."""
+        if self._member is None or name in _POINT_TO_POINT:
+            return 0
+        return self._member.skip(name, delegated_fingerprint(name))
 
     def _timeout_s(self, opts: Any) -> float:
         own: float = opts.timeout.total_seconds()  # not above 0: the group's
@@ -262,13 +286,6 @@ def _has_gaps(tensors: Any) -> bool:
     )
 
 
-def _on_copy(
-    tensors: Sequence[torch.Tensor], run: Callable[[torch.Tensor], dist.Work]
-) -> dist.Work:
-    transfer = Transfer(tensors, tensors[0].dtype)
-    return CopiedWork(run(transfer.buffer), transfer)
-
-
 def _describer(kind: Any, dtype: torch.dtype, size: int) -> Callable[[], str]:
     return lambda: f"all_reduce {kind.name} {str(dtype)[6:]}[{size}]"
 
@@ -303,3 +320,9 @@ def _delegates() -> None:
 
 
 _delegates()
+
+
+@atexit.register
+def _abandon_stuck() -> None:
+    for group in list(_live):
+        group._abandon_stuck()

@@ -164,22 +164,39 @@ class DoneWork(dist.Work):
         return future
 
 
-class CopiedWork(dist.Work):
-    """A collective of the inner backend on a contiguous copy.
+class DelegatedWork(dist.Work):
+    """A collective of the inner backend, which by itself would not notice that the group broke.
 
-    Gloo reduces the memory under a tensor with gaps and gets it wrong without a word.
+    With a transfer it runs on a contiguous copy: gloo reduces the memory under a tensor with gaps
+    and gets it wrong without a word.
     """
 
-    def __init__(self, inner: dist.Work, transfer: Transfer) -> None:
+    def __init__(
+        self,
+        inner: dist.Work,
+        transfer: Transfer | None,
+        member: Member | None,
+        what: str,
+        sequence: int,
+    ) -> None:
         super().__init__()
         self._inner = inner
         self._transfer = transfer
+        self._member = member
+        self._what = what  # for errors
+        self._sequence = sequence
         self._lock = threading.Lock()
         self._written = False
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """As the inner backend's, then copies."""
-        self._inner.wait(timeout)
+        """Blocks until the inner backend is done or the group broke, whichever is first.
+
+        Raises the group's error, the inner backend's, or Timeout after `timeout`.
+        """
+        if self._member is None:
+            self._inner.wait(timeout)
+        else:
+            self._member.block_delegated(self._inner, self._what, self._sequence, timeout)
         self._write_back()
         return True
 
@@ -199,27 +216,31 @@ class CopiedWork(dist.Work):
         """The tensors it was called with."""
         if self.is_completed() and self.is_success():
             self._write_back()
-        return self._transfer.tensors
+        return self._transfer.tensors if self._transfer else list(self._inner.result())
 
     def synchronize(self) -> None:
         """As wait()."""
         self.wait()
 
     def get_future(self) -> Future[Any]:
-        """Completed with the tensors, after they were copied."""
+        """As the inner backend's, completed after the copies back."""
+        transfer = self._transfer
+        if transfer is None:
+            return self._inner.get_future()
 
         def finish(inner: Future[Any]) -> list[torch.Tensor]:
             inner.value()
             self._write_back()
-            return self._transfer.tensors
+            return transfer.tensors
 
         return self._inner.get_future().then(finish)
 
     def _write_back(self) -> None:
-        with self._lock:
-            if not self._written:
-                self._transfer.write_back()
-                self._written = True
+        if self._transfer is not None:
+            with self._lock:
+                if not self._written:
+                    self._transfer.write_back()
+                    self._written = True
 
 
 def complete(
