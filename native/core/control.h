@@ -42,7 +42,7 @@ struct JoinedBody {
 struct RefusedBody {
   uint8_t reason = 0;
   uint8_t version = NF_VERSION;  // the aggregator's
-  uint16_t detail = 0;           // size_differs: the size the group has
+  uint16_t detail = 0;           // of size_differs and secret (wire.toml)
 };
 
 // Why a group is broken: announced to all members, and what every error is made of.

@@ -84,8 +84,11 @@ void Switch::refuse(const Address& to, uint16_t rank, uint32_t request, const Re
 
 uint8_t Switch::admit(Nanos now, const Address& from, const Header& header, const JoinBody& body,
                       Group** out, uint16_t* detail) {
-  if (config_.has_secret && body.secret_tag != secret_tag(body, config_.secret))
+  // Who has a secret counts on it to keep others out, so a switch without one will not do.
+  if (body.secret_tag != (config_.has_secret ? secret_tag(body, config_.secret) : 0)) {
+    *detail = config_.has_secret;
     return NF_REFUSAL_SECRET;
+  }
   uint8_t refusal = 0;
   Group* group = find_or_open_group(now, body, &refusal);
   if (group == nullptr) return refusal;

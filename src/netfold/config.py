@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from netfold import defaults
 from netfold._wire import PAYLOAD_BYTES_MAX, Mode
@@ -120,7 +120,12 @@ def resolve(address: Address, source: str = "NETFOLD_SWITCH") -> str:
             f"the host name {address.host!r} cannot be resolved here ({error}): check {source}, or "
             "name a numeric address"
         ) from None
-    return str(found[0][4][0])
+    return numeric_host(found[0][4])
+
+
+def numeric_host(address: tuple[Any, ...]) -> str:
+    """Of a socket's address, with the scope of a link-local one: "fe80::1%eth0"."""
+    return socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
 
 
 def address_of_interface(name: str) -> str:

@@ -244,6 +244,10 @@ def test_a_switch_with_a_secret_takes_only_those_who_know_it(tmp_path: Path) -> 
         knows = {"NETFOLD_SECRET_FILE": str(secret)}
         for line in outcomes("form", 2, switch.address, **knows):
             assert line["code"] == ""
+    with running_switch(tmp_path) as switch:
+        for line in outcomes("form", 2, switch.address, **knows):
+            assert line["code"] == "refused"
+            assert "--secret-file" in line["text"]
 
 
 def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def test_port_zero_is_for_switches_only() -> None:
         parse_address("NETFOLD_SWITCH", "host:0")
 
 
+def test_a_link_local_address_keeps_its_scope() -> None:
+    assert config.resolve(parse_address("NETFOLD_SWITCH", "[fe80::1%lo]:5117")) == "fe80::1%lo"
+
+
 def test_errors_have_one_base_and_their_code_in_the_text() -> None:
     for code, leaf in LEAVES.items():
         error = leaf("what happened", ranks=[3])

@@ -308,7 +308,10 @@ def refusal_text(reason: int, version: int, detail: int) -> str:
         Refusal.VERSION: f"it speaks wire version {version} and this worker {VERSION}: install "
         "the same netfold on both",
         Refusal.SECRET: "it wants the secret it was started with: set NETFOLD_SECRET_FILE to the "
-        "same file",
+        "same file"
+        if detail
+        else "it has no secret and this worker has one: start it with --secret-file, or unset "
+        "NETFOLD_SECRET_FILE",
         Refusal.RANK_TAKEN: "another process has this rank already",
         Refusal.SIZE_DIFFERS: f"the others say the group has {detail} members",
         Refusal.NO_SLOTS: "its slot memory is full: start it with more --memory, or end another "
@@ -420,7 +423,7 @@ def _route(host: str, port: int) -> str:
             raise Unreachable(
                 f"no route to {host}: {error.strerror}. Check NETFOLD_SWITCH"
             ) from None
-        return str(probe.getsockname()[0])
+        return config.numeric_host(probe.getsockname())
 
 
 def _own_address(settings: config.Config, store: Store) -> str:
