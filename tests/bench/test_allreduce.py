@@ -108,6 +108,13 @@ def test_the_json_holds_what_was_measured(tmp_path: Path) -> None:
         assert ratio["baseline_over_netfold"] > 0
 
 
+def test_a_switch_that_is_not_there_is_one_sentence() -> None:
+    done = bench("--workers", "2", "--size", "4KiB", "--switch", "127.0.0.1:9")
+    assert done.returncode == 1
+    assert "127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("seconds", [0.5, 5.0], ids=["while ranks start", "while they measure"])
 def test_an_interrupted_run_leaves_no_process(seconds: float, number: signal.Signals) -> None:
@@ -130,6 +137,7 @@ def test_an_interrupted_run_leaves_no_process(seconds: float, number: signal.Sig
         (["--size", "4097"], "no whole number of float32"),
         (["--workers", "1"], "--workers=1"),
         (["--rounds", "2"], "--rounds=2"),
+        (["--size", "100000GiB"], "choose a smaller size"),
         (["--switch", "nowhere"], "--switch='nowhere'"),
         (["--json", "/no/such/folder/b.json"], "/no/such/folder"),
         (["--mode", "float8"], "float8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,14 @@ def test_a_wrong_flag_of_the_switch_is_one_sentence(arguments: tuple[str, ...], 
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_follows_the_script_is_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "show.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    done = netfold("run", "--nproc", "1", str(script), "--nproc", "3", "--", "-m", "x")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['--nproc', '3', '--', '-m', 'x']"
 
 
 def test_without_a_command_it_shows_its_help() -> None:

@@ -32,6 +32,14 @@ def load_averages() -> list[float]:
     return [round(load, 2) for load in os.getloadavg()]
 
 
+def memory_available() -> int:
+    """Bytes that new processes can have without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

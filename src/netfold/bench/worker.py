@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from netfold.lab.rank import init_group, rendezvous, start_rank
+from netfold.lab.rank import init_group, rendezvous, run_rank, start_rank
 from netfold.lab.team import Message, Owner
 
 DTYPES = {
@@ -85,8 +85,7 @@ def measure(owner: Owner, options: Message) -> None:
                 owner.send(case=number, engine=engine, round=turn, seconds=seconds)
 
 
-def main() -> None:
-    owner = Owner()
+def work(owner: Owner) -> None:
     options = start_rank(owner)
     init_group("gloo", rendezvous(owner, options), options)
     measure(owner, options)
@@ -97,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,15 +14,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from netfold.bench.allreduce import ELEMENT_BYTES, OURS, Plan, Round, run
+from netfold.bench.machine import memory_available
 from netfold.config import parse_address, parse_bytes
 from netfold.errors import ConfigError
 from netfold.lab import TeamError
 
 ROUNDS_MIN = 5
 WORKERS_MAX = 64
+COPIES = 4  # a worker holds: what goes in, what comes out, what is expected, and one in passing
 SIZES = ("4KiB", "256KiB", "4MiB", "64MiB")
 
-app = typer.Typer(no_args_is_help=True, help="Measure netfold beside a baseline.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Measure netfold beside a baseline."
+)
 
 
 class Mode(str, Enum):
@@ -90,7 +95,7 @@ def allreduce(
     try:
         result = _run_shown(plan, console)
     except TeamError as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False)
+        print(f"netfold: the benchmark failed: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=1) + "\n")
@@ -106,6 +111,12 @@ def _check(plan: Plan, json_file: Path | None) -> None:
         for size in plan.sizes:
             if size % ELEMENT_BYTES[mode]:
                 raise ConfigError(f"--size={size} is no whole number of {mode} elements")
+    needed, free = plan.workers * COPIES * max(plan.sizes), memory_available()
+    if needed > free:
+        raise ConfigError(
+            f"--size={max(plan.sizes)} with --workers={plan.workers} takes {needed:,} bytes of "
+            f"memory, and {free:,} are free: choose a smaller size"
+        )
     if plan.switch:
         parse_address("--switch", plan.switch)
     if json_file is not None and not json_file.absolute().parent.is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import sys
 import time
 from collections.abc import Iterator
 from enum import Enum
@@ -58,7 +59,7 @@ def demo(
         with _network(lab, workers, console) as network:
             result = run(options, network, console)
     except (TeamError, LabUnavailable) as error:
-        console.print(f"the demo failed: {error}", style="red", markup=False)
+        print(f"netfold: the demo failed: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     from netfold.demo.picture import draw
 

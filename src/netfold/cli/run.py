@@ -44,7 +44,8 @@ def run(
     if server is not None:
         environment["NETFOLD_SWITCH"] = f"127.0.0.1:{server.port}"
     command = [sys.executable, "-m", "netfold.cli.launch", "--standalone"]
-    command += [f"--nproc-per-node={nproc}", script, *(arguments or [])]
+    # Behind the "--" torchrun takes nothing for an option of its own.
+    command += [f"--nproc-per-node={nproc}", "--", script, *(arguments or [])]
     try:
         code = _run(command, environment)
     finally:

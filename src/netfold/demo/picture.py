@@ -61,7 +61,7 @@ def _times(panel: Any, engines: dict[str, Any]) -> None:
     for place, engine in enumerate(ENGINES):
         numbers = engines[engine]
         total = numbers["iteration_s_median"] * 1e3
-        waited = max(0.0, total * numbers["comm_share"])
+        waited = total * numbers["comm_share"]
         panel.bar(place, total - waited, 0.55, color=COLOURS[engine])
         panel.bar(
             place,

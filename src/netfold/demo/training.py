@@ -140,7 +140,7 @@ def summarise(engine: str, options: Options, record: Record, *, in_lab: bool) ->
         "val_loss": statistics.fmean(ending["val_loss"] for ending in endings),
         "iterations": options.steps,
         "iteration_s_median": iteration_s,
-        "comm_share": 1 - statistics.median(probes) / iteration_s,
+        "comm_share": max(0.0, 1 - statistics.median(probes) / iteration_s),  # noise can be more
         "gradient_bytes": record.about["gradient_bytes"],
         "tx_bytes_per_worker_iteration": tx,
         "rx_bytes_per_worker_iteration": rx,

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from netfold.demo.model import CharacterGPT, Shape, loss_of, parameter_count
 from netfold.demo.text import Text, batch, load_text
 from netfold.demo.traffic import Traffic, rank_traffic
-from netfold.lab.rank import init_group, rendezvous, start_rank
+from netfold.lab.rank import init_group, rendezvous, run_rank, start_rank
 from netfold.lab.team import Message, Owner
 
 LEARNING_RATE = 1e-3
@@ -168,8 +168,7 @@ def paths_taken() -> dict[str, Any]:
     return {name: used["bytes"] for name, used in paths.items()}
 
 
-def main() -> None:
-    owner = Owner()
+def work(owner: Owner) -> None:
     options = start_rank(owner)
     init_group(options["engine"], rendezvous(owner, options), options)
     training = Training(options, load_text())
@@ -181,4 +180,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(work)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from netfold.errors import NetfoldError
 from netfold.lab.network import WORKER_INTERFACE
 from netfold.lab.team import Message, Owner
 
 GROUP_TIMEOUT = timedelta(seconds=120)
+
+
+def run_rank(work: Callable[[Owner], None]) -> None:
+    """A rank's whole life; an error of netfold's is one sentence, which the owner shows."""
+    try:
+        work(Owner())
+    except NetfoldError as error:
+        sys.exit(error.message)
 
 
 def start_rank(owner: Owner) -> Message:
