@@ -11,11 +11,6 @@ namespace {
 constexpr size_t kOutgoingMax = 1 << 16;
 constexpr size_t kEventsMax = 1 << 12;
 
-// Floating-point sums depend on the order, so they are folded in rank order (DESIGN invariant 4).
-constexpr bool needs_rank_order(uint8_t dtype) {
-  return dtype == NF_DTYPE_FLOAT32 || dtype == NF_DTYPE_FLOAT64;
-}
-
 uint8_t announcement_type(uint8_t cause) {
   if (cause == NF_CAUSE_GONE) return NF_TYPE_GONE;
   return cause == NF_CAUSE_MISMATCH ? NF_TYPE_MISMATCH : NF_TYPE_ABORT;
@@ -147,12 +142,12 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
   Member& member = group->members[header.rank];
   if (static_cast<int32_t>(header.collective - member.collective) > 0)
     member.collective = header.collective;
-  uint32_t const slots = group->window;
-  Slot& slot = group->slots[nf_slot_index(header.chunk, slots)];
+  uint32_t const slots = group->slots.size();
+  Slot& slot = group->slots.of(header.chunk);
   uint32_t const index = nf_slot_version(header.chunk, slots);
   nf_slot_head* head = &slot.heads[index];
   nf_slot_head* other = &slot.heads[1 - index];
-  Version& version = slot.versions[index];
+  SlotVersion& version = slot.versions[index];
   uint64_t const owner = nf_slot_owner(group->stream, header.chunk);
   bool const holds = head->state != NF_SLOT_EMPTY && head->owner == owner;
   if (holds &&
@@ -187,12 +182,13 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
                  .op = header.op,
                  .dtype = header.dtype,
                  .counted = datagram.payload == nullptr};
-      slot.early_ranks = 0;
+      slot.early_children = 0;
       [[fallthrough]];
     case NF_VERDICT_ADD:
-      add(header, datagram.payload, group, &slot, index);
+      if (datagram.payload != nullptr)
+        group->slots.add(&slot, index, header.rank, datagram.payload);
       if (head->state == NF_SLOT_COMPLETE)
-        send_result(group, slot, index, group->present());
+        complete(header, group, &slot, index);
       else if (group->left & ~head->added)
         break_for_the_gone(now, group);
       return;
@@ -208,41 +204,13 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
   }
 }
 
-void Switch::add(const Header& header, const uint8_t* payload, Group* group, Slot* slot,
-                 uint32_t index) {
-  Version& version = slot->versions[index];
-  const nf_slot_head& head = slot->heads[index];
-  uint8_t* sum = slot->sums[index];
-  size_t const bytes = header.elements * dtype_bytes(header.dtype);
-  if (head.state == NF_SLOT_COMPLETE) {
-    version.counter = header.counter;
-    counters_.chunks_completed += 1;
-  }
-  if (payload == nullptr) return;
-  if (!needs_rank_order(header.dtype)) {
-    if (head.ranks == 1)
-      std::memcpy(sum, payload, bytes);
-    else
-      fold(header.op, header.dtype, sum, payload, header.elements);
-  } else if (header.rank != version.fold_next) {
-    if (slot->early == nullptr)
-      slot->early = std::make_unique_for_overwrite<uint8_t[]>(group->size * group->stride);
-    std::memcpy(slot->early.get() + header.rank * group->stride, payload, bytes);
-    slot->early_ranks |= bit_of(header.rank);
-  } else {
-    if (header.rank == 0)
-      std::memcpy(sum, payload, bytes);
-    else
-      fold(header.op, header.dtype, sum, payload, header.elements);
-    version.fold_next += 1;
-    while (version.fold_next < group->size && (slot->early_ranks >> version.fold_next & 1)) {
-      fold(header.op, header.dtype, sum, slot->early.get() + version.fold_next * group->stride,
-           header.elements);
-      version.fold_next += 1;
-    }
-  }
-  if (head.state == NF_SLOT_COMPLETE)
-    finish(header.op, header.dtype, sum, header.elements, group->size);
+void Switch::complete(const Header& last, Group* group, Slot* slot, uint32_t index) {
+  SlotVersion& version = slot->versions[index];
+  version.counter = last.counter;
+  counters_.chunks_completed += 1;
+  if (!version.counted)
+    finish(version.op, version.dtype, slot->sums[index], version.elements, group->size);
+  send_result(group, *slot, index, group->present());
 }
 
 // Also what a Data that adds nothing is answered with.
@@ -256,9 +224,8 @@ void Switch::on_probe(const Header& header, Group* group) {
   reply.collective = header.collective;
   reply.type = group->broken ? NF_TYPE_VOID : NF_TYPE_HAVE;
   if (group->closed) return send_header(reply, group, bit_of(header.rank));
-  uint32_t const slots = group->window;
-  const Slot& slot = group->slots[nf_slot_index(header.chunk, slots)];
-  uint32_t const index = nf_slot_version(header.chunk, slots);
+  const Slot& slot = group->slots.of(header.chunk);
+  uint32_t const index = nf_slot_version(header.chunk, group->slots.size());
   const nf_slot_head& head = slot.heads[index];
   uint64_t const owner = nf_slot_owner(group->stream, header.chunk);
   switch (nf_slot_probe(&head, owner, header.rank)) {
@@ -372,7 +339,7 @@ void Switch::on_abort(Nanos now, const Header& header, const Datagram& datagram,
 // Nothing is added from here on: completed chunks are served, all others are void. So every
 // survivor comes to the same outcome for every collective (invariant 6).
 void Switch::break_group(Nanos now, Group* group, Breakage breakage) {
-  const Version* oldest = nullptr;
+  const SlotVersion* oldest = nullptr;
   for (const Slot& slot : group->slots)
     for (size_t v = 0; v < 2; ++v)
       if (slot.heads[v].state == NF_SLOT_COLLECTING &&
@@ -465,8 +432,7 @@ void Switch::close_group(Group* group) {
   if (group->closed) return;
   group->closed = true;
   purge_outgoing(group);
-  group->slots.clear();
-  group->sums.reset();
+  group->slots.close();
   counters_.memory_bytes -= group->memory_bytes;
   counters_.groups_open -= 1;
   group->memory_bytes = 0;
@@ -571,7 +537,7 @@ void Switch::send_joined(Group* group, uint16_t rank) {
 
 void Switch::send_result(Group* group, const Slot& slot, uint32_t index, uint64_t receivers) {
   const nf_slot_head& head = slot.heads[index];
-  const Version& version = slot.versions[index];
+  const SlotVersion& version = slot.versions[index];
   Header header;
   header.type = NF_TYPE_RESULT;
   header.op = version.op;
@@ -593,7 +559,7 @@ void Switch::send_result(Group* group, const Slot& slot, uint32_t index, uint64_
   transmit.addresses = group->addresses.data();
   transmit.receivers = receivers;
   transmit.payload = version.counted ? nullptr : slot.sums[index];
-  transmit.payload_bytes = version.elements * dtype_bytes(version.dtype);
+  transmit.payload_bytes = version.bytes();
   seal_packet(transmit.head, transmit.payload, transmit.payload_bytes, &group->job->key);
   outgoing.group = group;
   uint64_t const copies = static_cast<uint64_t>(std::popcount(receivers));
@@ -669,7 +635,7 @@ uint32_t Switch::size_of(uint32_t stream) const {
 const nf_slot_head* Switch::slot_heads(uint32_t stream, uint64_t chunk) const {
   auto const found = streams_.find(stream);
   if (found == streams_.end() || found->second->slots.empty()) return nullptr;
-  return found->second->slots[nf_slot_index(chunk, found->second->window)].heads;
+  return found->second->slots.of(chunk).heads;
 }
 
 }  // namespace netfold

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/control.h"
-#include "core/slot.h"
+#include "core/slots.h"
 
 namespace netfold {
 
@@ -87,8 +87,6 @@ class Switch {
   struct Job;
   struct Group;
   struct Member;
-  struct Slot;
-  struct Version;
   struct Outgoing {
     Transmit transmit;
     Address to;                    // of a receiver that is no member (yet)
@@ -117,8 +115,7 @@ class Switch {
   void on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   [[nodiscard]] bool is_fresh(const Header& header, Group* group);
   [[nodiscard]] bool data_is_wellformed(const Header& header, const Group& group) const;
-  void add(const Header& header, const uint8_t* payload, Group* group, Slot* slot,
-           uint32_t version);
+  void complete(const Header& last, Group* group, Slot* slot, uint32_t version);
   void break_for_the_gone(Nanos now, Group* group);
   // ends
   void break_group(Nanos now, Group* group, Breakage breakage);

@@ -172,8 +172,7 @@ void Switch::settle(Nanos now, Group* group) {
   uint64_t const credit = config_.receive_buffer_bytes / 2 / group->size;
   while (payload > 64 && credit / buffer_cost(payload) < kWindowWanted) payload = payload / 2 & ~7U;
   window = std::clamp<uint64_t>(credit / buffer_cost(payload), 1, window);
-  uint64_t const stride = (payload + 63) & ~uint64_t{63};
-  auto const memory = [&] { return window * (2 + group->size) * stride; };
+  auto const memory = [&] { return Slots::memory_bytes(window, group->size, payload); };
   uint64_t const available =
       config_.memory_bytes_max - std::min(config_.memory_bytes_max, counters_.memory_bytes);
   while (window > kWindowWanted && memory() > available) window /= 2;
@@ -193,15 +192,9 @@ void Switch::settle(Nanos now, Group* group) {
   group->settled = true;
   group->payload_bytes = static_cast<uint16_t>(payload);
   group->window = static_cast<uint16_t>(window);
-  group->stride = stride;
   group->memory_bytes = memory();
   counters_.memory_bytes += group->memory_bytes;
-  // 64 bytes more, so that every sum starts on a cache line. Untouched pages cost nothing.
-  group->sums = std::make_unique_for_overwrite<uint8_t[]>(window * 2 * stride + 64);
-  auto const start = (reinterpret_cast<uintptr_t>(group->sums.get()) + 63) & ~uintptr_t{63};
-  group->slots = std::vector<Slot>(window);
-  for (size_t i = 0; i < window * 2; ++i)
-    group->slots[i / 2].sums[i % 2] = reinterpret_cast<uint8_t*>(start) + i * stride;
+  group->slots.open(window, group->size, payload);
   for (uint16_t rank = 0; rank < group->size; ++rank) {
     group->members[rank].last_heard = now;
     send_joined(group, rank);

@@ -21,27 +21,6 @@ struct Switch::Member {
   uint16_t window_max = 0;
 };
 
-struct Switch::Version {
-  uint64_t chunk = 0;
-  uint64_t fingerprint = 0;
-  uint32_t collective = 0;
-  uint32_t counter = 0;  // transmission of the last contributor's packet
-  uint16_t elements = 0;
-  uint16_t first_rank = 0;
-  uint16_t fold_next = 0;  // ranks below are in the sum, where rank order counts
-  uint8_t op = 0;
-  uint8_t dtype = 0;
-  bool counted = false;  // a simulator's packets without bytes
-};
-
-struct Switch::Slot {
-  nf_slot_head heads[2] = {};
-  Version versions[2];
-  uint8_t* sums[2] = {};
-  uint64_t early_ranks = 0;  // of the version that collects: kept aside for rank order
-  std::unique_ptr<uint8_t[]> early;
-};
-
 struct Switch::Job {
   std::string name;
   uint64_t incarnation = 0;
@@ -66,10 +45,8 @@ struct Switch::Group {
   std::vector<Address> addresses;
   uint16_t payload_bytes = 0;
   uint16_t window = 0;
-  uint64_t stride = 0;
   uint64_t memory_bytes = 0;
-  std::vector<Slot> slots;
-  std::unique_ptr<uint8_t[]> sums;
+  Slots slots;
   Breakage breakage{};
   uint64_t unacknowledged = 0;
   uint32_t announcements = 0;
