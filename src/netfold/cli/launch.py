@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 
 def launch() -> None:
@@ -18,7 +20,16 @@ def launch() -> None:
     try:
         main(sys.argv[1:])
     except SignalException as end:
+        _end_children()
         sys.exit(128 + end.sigval)
+
+
+def _end_children() -> None:
+    """Torchrun ends those it knows; one that it was just starting when the signal came is left."""
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        for pid in map(int, tasks.read_text().split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
