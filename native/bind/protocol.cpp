@@ -147,8 +147,9 @@ std::pair<std::string, std::vector<Fields>> slot_add(const std::vector<Fields>& 
                                                      uint32_t slots) {
   Heads heads = read_heads(fields);
   const uint32_t version = nf_slot_version(chunk, slots);
-  const nf_slot_verdict verdict = nf_slot_add(&heads[version], &heads[1 - version],
-                                              nf_slot_owner(stream, chunk), member, target, slots);
+  const nf_slot_verdict verdict =
+      nf_slot_add(&heads[version], &heads[1 - version], nf_slot_owner(stream, chunk),
+                  uint64_t{1} << member, 1, member, target, slots);
   std::vector<Fields> after(heads.size());
   for (size_t i = 0; i < heads.size(); ++i) for_each_head_field(heads[i], writer(&after[i]));
   return {name_of(verdict), after};

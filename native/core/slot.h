@@ -25,11 +25,11 @@ enum nf_slot_verdict {
 /* The `state` of the vectors. One head for each of a slot's two versions. */
 struct nf_slot_head {
   uint64_t owner;    /* stream << 32 | low 32 bits of the chunk */
-  uint64_t added;    /* members whose contribution is in the sum */
-  uint64_t received; /* members known to hold the result: their next packet on the slot came */
+  uint64_t added;    /* ranks whose contribution is in the sum */
+  uint64_t received; /* ranks known to hold the result: their next packet on the slot came */
   uint32_t ranks;    /* how many are in `added` */
   uint32_t state;    /* enum nf_slot_state */
-  uint32_t last;     /* the member that completed the slot */
+  uint32_t last;     /* the rank that completed the slot */
   uint32_t reserved;
 };
 
@@ -67,17 +67,18 @@ static inline int nf_slot_may_take(const struct nf_slot_head* head,
          nf_slot_distance(owner, head->owner) == 2 * step;
 }
 
-/* One data packet of `member` (0..63) for `owner`; `target` are the members a sum needs. Changes
- * the heads exactly as the verdict says; LATE and EARLY change nothing. */
+/* One data packet for `owner` that contains `ranks` ranks, `bits`: one worker's, or the sum of a
+ * switch below; `member` sent the last of them. `target` are the ranks a sum needs. Changes the
+ * heads exactly as the verdict says; LATE and EARLY change nothing. */
 static inline enum nf_slot_verdict nf_slot_add(struct nf_slot_head* head,
                                                struct nf_slot_head* other, uint64_t owner,
-                                               uint32_t member, uint64_t target, uint32_t slots) {
-  uint64_t const bit = (uint64_t)1 << member;
+                                               uint64_t bits, uint32_t ranks, uint32_t member,
+                                               uint64_t target, uint32_t slots) {
   int const holds = head->state != NF_SLOT_EMPTY && head->owner == owner;
   if (holds) {
-    if (head->received & bit) return NF_VERDICT_LATE;
+    if (head->received & bits) return NF_VERDICT_LATE;
     if (head->state == NF_SLOT_COMPLETE) return NF_VERDICT_SERVE;
-    if (head->added & bit) return NF_VERDICT_DUPLICATE;
+    if (head->added & bits) return NF_VERDICT_DUPLICATE;
   } else {
     if (head->state != NF_SLOT_EMPTY && nf_slot_distance(owner, head->owner) < 0)
       return NF_VERDICT_LATE;
@@ -91,15 +92,15 @@ static inline enum nf_slot_verdict nf_slot_add(struct nf_slot_head* head,
     head->last = 0;
     head->state = NF_SLOT_COLLECTING;
   }
-  head->added |= bit;
-  head->ranks += 1;
+  head->added |= bits;
+  head->ranks += ranks;
   /* Who sends the next chunk of a slot holds the result of the one before. */
-  if (other->state == NF_SLOT_COMPLETE) other->received |= bit;
+  if (other->state == NF_SLOT_COMPLETE) other->received |= bits;
   if (head->added == target) {
     head->state = NF_SLOT_COMPLETE;
     head->last = member;
   }
-  return head->ranks == 1 ? NF_VERDICT_FIRST : NF_VERDICT_ADD;
+  return holds ? NF_VERDICT_ADD : NF_VERDICT_FIRST;
 }
 
 /* What a header-only Probe of `member` for `owner` finds: SERVE, DUPLICATE (incomplete; `added`

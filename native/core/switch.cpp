@@ -84,7 +84,7 @@ void Switch::on_member_packet(Nanos now, const Address& from, const Header& head
       return on_data(now, header, datagram, group);
     case NF_TYPE_PROBE:
       counters_.probes_rx += 1;
-      return on_probe(header, group);
+      return on_probe(now, header, group);
     case NF_TYPE_HEARTBEAT:
     case NF_TYPE_LEAVE:
     case NF_TYPE_ABORT:
@@ -128,8 +128,8 @@ bool Switch::is_fresh(const Header& header, Group* group) {
 bool Switch::data_is_wellformed(const Header& header, const Group& group) const {
   return header.elements > 0 &&
          header.elements * dtype_bytes(header.dtype) <= group.payload_bytes &&
-         kernel_exists(header.op, header.dtype) && header.bitmap == bit_of(header.rank) &&
-         header.ranks == 1 && header.chunk >= config_.first_chunk;
+         kernel_exists(header.op, header.dtype) && group.children.whole(header) &&
+         header.chunk >= config_.first_chunk;
 }
 
 void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
@@ -138,7 +138,7 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
     counters_.malformed += 1;
     return;
   }
-  if (group->broken) return on_probe(header, group);
+  if (group->broken) return on_probe(now, header, group);
   Member& member = group->members[header.rank];
   if (static_cast<int32_t>(header.collective - member.collective) > 0)
     member.collective = header.collective;
@@ -172,7 +172,8 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
     counters_.early += 1;
     return;
   }
-  switch (nf_slot_add(head, other, owner, header.rank, group->target(), slots)) {
+  switch (nf_slot_add(head, other, owner, header.bitmap, header.ranks, header.rank, group->target(),
+                      slots)) {
     case NF_VERDICT_FIRST:
       version = {.chunk = header.chunk,
                  .fingerprint = header.fingerprint,
@@ -186,7 +187,7 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
       [[fallthrough]];
     case NF_VERDICT_ADD:
       if (datagram.payload != nullptr)
-        group->slots.add(&slot, index, header.rank, datagram.payload);
+        group->slots.add(&slot, index, group->children.index_of(header.rank), datagram.payload);
       if (head->state == NF_SLOT_COMPLETE)
         complete(header, group, &slot, index);
       else if (group->left & ~head->added)
@@ -195,13 +196,24 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
     case NF_VERDICT_DUPLICATE:
     case NF_VERDICT_SERVE:
       counters_.duplicates += 1;
-      return on_probe(header, group);
+      return on_probe(now, header, group);
     case NF_VERDICT_LATE:
       counters_.late += 1;
       return;
     case NF_VERDICT_EARLY:
       counters_.early += 1;
   }
+}
+
+// A Probe that came through a switch below says what that has of the chunk.
+void Switch::note_known(Nanos now, const Header& probe, Group* group) {
+  if (probe.bitmap == 0 || group->broken) return;
+  uint64_t const behind = group->children.behind(probe.rank);
+  if (probe.chunk > group->known_chunk) group->known = 0;
+  group->known_chunk = std::max(group->known_chunk, probe.chunk);
+  if (probe.chunk == group->known_chunk) group->known |= probe.bitmap & behind;
+  uint64_t const missing = group->left & behind & ~probe.bitmap;
+  if (missing != 0) break_group(now, group, {.cause = NF_CAUSE_GONE, .ranks = missing});
 }
 
 void Switch::complete(const Header& last, Group* group, Slot* slot, uint32_t index) {
@@ -214,7 +226,7 @@ void Switch::complete(const Header& last, Group* group, Slot* slot, uint32_t ind
 }
 
 // Also what a Data that adds nothing is answered with.
-void Switch::on_probe(const Header& header, Group* group) {
+void Switch::on_probe(Nanos now, const Header& header, Group* group) {
   Header reply;
   reply.stream = group->stream;
   reply.node = config_.node;
@@ -236,10 +248,15 @@ void Switch::on_probe(const Header& header, Group* group) {
       counters_.late += 1;
       return;
     default:
-      break;
+      note_known(now, header, group);
+      if (group->broken && reply.type != NF_TYPE_VOID) return;
   }
   bool const holds = head.state != NF_SLOT_EMPTY && head.owner == owner;
-  reply.bitmap = holds ? head.added : 0;
+  uint64_t const added = holds ? head.added : 0;
+  reply.bitmap = added | (header.chunk == group->known_chunk ? group->known : 0);
+  // What a switch below had complete was lost on the way here.
+  if (header.bitmap == group->children.behind(header.rank) && !(added & header.bitmap))
+    reply.flags = NF_FLAG_RESEND;
   reply.ranks = static_cast<uint16_t>(std::popcount(reply.bitmap));
   if (!group->broken) counters_.haves_tx += 1;
   send_header(reply, group, bit_of(header.rank));
@@ -349,6 +366,7 @@ void Switch::break_group(Nanos now, Group* group, Breakage breakage) {
         breakage.chunk = oldest->chunk;
       }
   if (breakage.collective == 0 && oldest != nullptr) breakage.collective = oldest->collective;
+  if (oldest == nullptr || oldest->chunk == group->known_chunk) breakage.added |= group->known;
   breakage.epoch = group->epoch;
   group->broken = true;
   group->breakage = breakage;
@@ -530,6 +548,7 @@ void Switch::send_joined(Group* group, uint16_t rank) {
                               body);
   Header reply;
   reply.type = NF_TYPE_JOINED;
+  reply.fingerprint = group->id;
   reply.rank = rank;
   reply.counter = group->members[rank].last_request;
   send_control(reply, body, bytes, group, bit_of(rank));
@@ -557,12 +576,12 @@ void Switch::send_result(Group* group, const Slot& slot, uint32_t index, uint64_
   encode_header(header, transmit.head);
   transmit.head_bytes = NF_HEADER_BYTES;
   transmit.addresses = group->addresses.data();
-  transmit.receivers = receivers;
+  transmit.receivers = group->children.one_each(receivers);
   transmit.payload = version.counted ? nullptr : slot.sums[index];
   transmit.payload_bytes = version.bytes();
   seal_packet(transmit.head, transmit.payload, transmit.payload_bytes, &group->job->key);
   outgoing.group = group;
-  uint64_t const copies = static_cast<uint64_t>(std::popcount(receivers));
+  auto const copies = static_cast<uint64_t>(std::popcount(transmit.receivers));
   counters_.results_tx += copies;
   push(std::move(outgoing), copies);
 }
@@ -572,7 +591,7 @@ void Switch::announce(Group* group, uint64_t receivers) {
   size_t const bytes = encode(group->breakage, body);
   Header header;
   header.type = announcement_type(group->breakage.cause);
-  send_control(header, body, bytes, group, receivers);
+  send_control(header, body, bytes, group, group->children.one_each(receivers));
 }
 
 bool Switch::poll_transmit(Nanos now, Transmit* out) {

@@ -33,6 +33,15 @@ struct SwitchConfig {
   uint32_t announce_max = 12;
 };
 
+// What an aggregator can take of one group.
+struct Terms {
+  uint64_t payload_bytes = 0;  // of a chunk
+  uint64_t window = 0;
+};
+
+// At most `wanted`, with the chunks of `senders` in flight in the receive buffer.
+[[nodiscard]] Terms terms_within(const SwitchConfig& config, Terms wanted, uint64_t senders);
+
 struct SwitchEvent {
   enum class Kind : uint8_t { group_settled, group_broken, group_closed, member_refused };
   Kind kind;
@@ -57,27 +66,48 @@ struct SwitchCounters {
   uint64_t groups_open = 0, memory_bytes = 0;
 };
 
-class Switch {
+// A switch as its driver sees it, whatever its place in the tree.
+class SwitchEngine {
+ public:
+  virtual ~SwitchEngine() = default;
+
+  virtual void handle_packet(Nanos now, const Address& from, const Datagram& datagram) = 0;
+  virtual void handle_timeout(Nanos now) = 0;
+  // No new groups from now on; drained() once the ones there are have left.
+  virtual void drain() = 0;
+  // Breaks every group, so that workers end at once.
+  virtual void break_all(Nanos now, const Breakage& why) = 0;
+
+  [[nodiscard]] virtual bool poll_transmit(Nanos now, Transmit* out) = 0;
+  [[nodiscard]] virtual Nanos poll_timeout() const = 0;
+  [[nodiscard]] virtual bool poll_event(SwitchEvent* out) = 0;
+
+  [[nodiscard]] virtual bool drained() const = 0;  // no group needs this switch any more
+  [[nodiscard]] virtual bool announcing()
+      const = 0;  // members have not yet acknowledged a breakage
+  [[nodiscard]] virtual const SwitchCounters& counters() const = 0;
+};
+
+// The root of the tree, and the only switch where there is no other: it decides.
+class Switch final : public SwitchEngine {
  public:
   Switch(const SwitchConfig& config, Nanos now);
-  ~Switch();
+  ~Switch() override;
 
-  void handle_packet(Nanos now, const Address& from, const Datagram& datagram);
-  void handle_timeout(Nanos now);
-  // No new groups from now on; drained() once the ones there are have left.
-  void drain() { draining_ = true; }
-  // Breaks every group, so that workers end at once.
-  void break_all(Nanos now, const Breakage& why);
+  void handle_packet(Nanos now, const Address& from, const Datagram& datagram) override;
+  void handle_timeout(Nanos now) override;
+  void drain() override { draining_ = true; }
+  void break_all(Nanos now, const Breakage& why) override;
 
-  [[nodiscard]] bool poll_transmit(Nanos now, Transmit* out);
-  [[nodiscard]] Nanos poll_timeout() const;
-  [[nodiscard]] bool poll_event(SwitchEvent* out);
+  [[nodiscard]] bool poll_transmit(Nanos now, Transmit* out) override;
+  [[nodiscard]] Nanos poll_timeout() const override;
+  [[nodiscard]] bool poll_event(SwitchEvent* out) override;
 
-  [[nodiscard]] bool drained() const;     // no group needs this switch any more
-  [[nodiscard]] bool announcing() const;  // members have not yet acknowledged a breakage
+  [[nodiscard]] bool drained() const override;
+  [[nodiscard]] bool announcing() const override;
+  [[nodiscard]] const SwitchCounters& counters() const override { return counters_; }
   // Every member of every group is known to have all results there are.
   [[nodiscard]] bool owes_nothing() const;
-  [[nodiscard]] const SwitchCounters& counters() const { return counters_; }
 
   // For checkers outside: the heads of the slot `chunk` falls into, or null.
   [[nodiscard]] const nf_slot_head* slot_heads(uint32_t stream, uint64_t chunk) const;
@@ -99,8 +129,8 @@ class Switch {
   [[nodiscard]] uint8_t admit(Nanos now, const Address& from, const Header& header,
                               const JoinBody& body, Group** group, uint16_t* detail);
   [[nodiscard]] Group* find_or_open_group(Nanos now, const JoinBody& body, uint8_t* refusal);
-  void refuse(const Address& to, uint16_t rank, uint32_t request, const RefusedBody& refusal,
-              const Key& key);
+  void refuse(const Address& to, uint16_t rank, uint32_t request, uint64_t group,
+              const RefusedBody& refusal, const Key& key);
   void settle(Nanos now, Group* group);
   [[nodiscard]] uint64_t cookie_for(const Address& from) const;
   // the packets of a settled group
@@ -108,13 +138,14 @@ class Switch {
                         const Datagram& datagram, Group* group);
   void on_control(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group);
-  void on_probe(const Header& header, Group* group);
+  void on_probe(Nanos now, const Header& header, Group* group);
   void on_heartbeat(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   void compare_fingerprints(Nanos now, uint16_t rank, Group* group);
   void on_leave(Nanos now, const Header& header, Group* group);
   void on_abort(Nanos now, const Header& header, const Datagram& datagram, Group* group);
   [[nodiscard]] bool is_fresh(const Header& header, Group* group);
   [[nodiscard]] bool data_is_wellformed(const Header& header, const Group& group) const;
+  void note_known(Nanos now, const Header& probe, Group* group);
   void complete(const Header& last, Group* group, Slot* slot, uint32_t version);
   void break_for_the_gone(Nanos now, Group* group);
   // ends

@@ -11,6 +11,15 @@ constexpr uint16_t kWindowWanted = 8;  // the chunk shrinks before the window fa
 
 }  // namespace
 
+Terms terms_within(const SwitchConfig& config, Terms wanted, uint64_t senders) {
+  uint64_t payload = std::min<uint64_t>(wanted.payload_bytes, config.payload_bytes_max) & ~7U;
+  // Half of the buffer for one group, so that a second one beside it fits as well.
+  uint64_t const credit = config.receive_buffer_bytes / 2 / senders;
+  while (payload > 64 && credit / buffer_cost(payload) < kWindowWanted) payload = payload / 2 & ~7U;
+  uint64_t const window = std::min<uint64_t>(wanted.window, config.window_max);
+  return {payload, std::clamp<uint64_t>(credit / buffer_cost(payload), 1, window)};
+}
+
 void Switch::on_untagged(const Address& from, const Header& header, const Datagram& datagram) {
   if (datagram.payload_bytes < kHelloBytes) {
     counters_.malformed += 1;
@@ -62,7 +71,7 @@ void Switch::on_join(Nanos now, const Address& from, const Header& header,
             .size = body.size,
             .rank = header.rank,
             .reason = refusal.reason});
-    return refuse(from, header.rank, header.counter, refusal, body.key);
+    return refuse(from, header.rank, header.counter, body.group, refusal, body.key);
   }
   if (group->broken) return announce(group, bit_of(header.rank));
   if (!group->settled && group->joined == group->target())
@@ -71,10 +80,11 @@ void Switch::on_join(Nanos now, const Address& from, const Header& header,
     send_joined(group, header.rank);
 }
 
-void Switch::refuse(const Address& to, uint16_t rank, uint32_t request, const RefusedBody& refusal,
-                    const Key& key) {
+void Switch::refuse(const Address& to, uint16_t rank, uint32_t request, uint64_t group,
+                    const RefusedBody& refusal, const Key& key) {
   uint8_t body[kControlBytesMax];
   Header reply;
+  reply.fingerprint = group;
   reply.type = NF_TYPE_REFUSED;
   reply.rank = rank;
   reply.counter = request;
@@ -161,18 +171,14 @@ Switch::Group* Switch::find_or_open_group(Nanos now, const JoinBody& body, uint8
 
 // All members are here: agrees chunk bytes and window, takes the memory, tells everybody.
 void Switch::settle(Nanos now, Group* group) {
-  uint64_t payload = config_.payload_bytes_max;
-  uint64_t window = config_.window_max;
+  Terms wanted{config_.payload_bytes_max, config_.window_max};
   for (const Member& member : group->members) {
-    payload = std::min<uint64_t>(payload, member.payload_bytes_max);
-    window = std::min<uint64_t>(window, member.window_max);
+    wanted.payload_bytes = std::min<uint64_t>(wanted.payload_bytes, member.payload_bytes_max);
+    wanted.window = std::min<uint64_t>(wanted.window, member.window_max);
   }
-  payload &= ~uint64_t{7};
-  // Half of the buffer for one group, so that a second one beside it fits as well.
-  uint64_t const credit = config_.receive_buffer_bytes / 2 / group->size;
-  while (payload > 64 && credit / buffer_cost(payload) < kWindowWanted) payload = payload / 2 & ~7U;
-  window = std::clamp<uint64_t>(credit / buffer_cost(payload), 1, window);
-  auto const memory = [&] { return Slots::memory_bytes(window, group->size, payload); };
+  auto [payload, window] = terms_within(config_, wanted, group->size);
+  group->children = Children(group->addresses, group->target());
+  auto const memory = [&] { return Slots::memory_bytes(window, group->children.count(), payload); };
   uint64_t const available =
       config_.memory_bytes_max - std::min(config_.memory_bytes_max, counters_.memory_bytes);
   while (window > kWindowWanted && memory() > available) window /= 2;
@@ -184,7 +190,7 @@ void Switch::settle(Nanos now, Group* group) {
             .size = group->size,
             .reason = group->refusal});
     for (uint16_t rank = 0; rank < group->size; ++rank)
-      refuse(group->addresses[rank], rank, group->members[rank].last_request,
+      refuse(group->addresses[rank], rank, group->members[rank].last_request, group->id,
              {.reason = NF_REFUSAL_NO_SLOTS}, group->job->key);
     group->ended_at = now;
     return close_group(group);
@@ -194,7 +200,7 @@ void Switch::settle(Nanos now, Group* group) {
   group->window = static_cast<uint16_t>(window);
   group->memory_bytes = memory();
   counters_.memory_bytes += group->memory_bytes;
-  group->slots.open(window, group->size, payload);
+  group->slots.open(window, group->children.count(), payload);
   for (uint16_t rank = 0; rank < group->size; ++rank) {
     group->members[rank].last_heard = now;
     send_joined(group, rank);

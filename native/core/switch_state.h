@@ -1,6 +1,7 @@
 // What a switch remembers of jobs, groups, members and slots. Private to the switch engine.
 #pragma once
 
+#include "core/children.h"
 #include "core/switch.h"
 
 namespace netfold {
@@ -47,6 +48,9 @@ struct Switch::Group {
   uint16_t window = 0;
   uint64_t memory_bytes = 0;
   Slots slots;
+  Children children;         // of a settled group
+  uint64_t known_chunk = 0;  // the newest that a Probe from below spoke of, and
+  uint64_t known = 0;        // the ranks that switches below have of it
   Breakage breakage{};
   uint64_t unacknowledged = 0;
   uint32_t announcements = 0;

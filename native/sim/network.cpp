@@ -1,5 +1,7 @@
 #include "sim/network.h"
 
+#include <algorithm>
+
 namespace netfold {
 
 Address make_address(uint16_t endpoint, uint16_t binding) {
@@ -31,6 +33,13 @@ uint16_t Network::add_endpoint(const PathFaults& up, const PathFaults& down) {
   return static_cast<uint16_t>(kSwitchesMax + endpoints_.size() - 1);
 }
 
+void Network::add_link(uint16_t number, const PathFaults& up, const PathFaults& down) {
+  const uint64_t index = 1000 + number;
+  links_.insert({number, Endpoint{{up, Random(derive_seed(seed_, 2 * index)), 0, 0},
+                                  {down, Random(derive_seed(seed_, 2 * index + 1)), 0, 0},
+                                  0}});
+}
+
 // Null for a switch.
 Network::Endpoint* Network::worker(uint16_t endpoint) {
   return endpoint < kSwitchesMax ? nullptr : &endpoints_[endpoint - kSwitchesMax];
@@ -47,12 +56,10 @@ void Network::rebind(uint16_t endpoint) {
 
 void Network::send(const Address& from, const Address& to, std::span<const uint8_t> head,
                    std::span<const uint8_t> payload) {
-  std::vector<Direction*> legs;
-  if (Endpoint* sender = worker(endpoint_of(from))) legs.push_back(&sender->up);
-  if (Endpoint* receiver = worker(endpoint_of(to))) legs.push_back(&receiver->down);
+  const std::vector<Direction*> way = legs(endpoint_of(from), endpoint_of(to));
   ++counters_.sent;
   bool twice = false;
-  for (Direction* leg : legs) {
+  for (Direction* leg : way) {
     if (lost(leg)) {
       ++counters_.lost;
       return;
@@ -67,13 +74,25 @@ void Network::send(const Address& from, const Address& to, std::span<const uint8
     packet.bytes.assign(head.begin(), head.end());
     packet.bytes.insert(packet.bytes.end(), payload.begin(), payload.end());
     Nanos at = timeline_->now();
-    for (Direction* leg : legs) {
+    for (Direction* leg : way) {
       if (!packet.corrupted) corrupt(leg, &packet);
       at = arrival(leg, at, copy == 1);
     }
     timeline_->add(at, deliver_kind_, index);
   }
   counters_.duplicated += twice;
+}
+
+std::vector<Network::Direction*> Network::legs(uint16_t from, uint16_t to) {
+  std::vector<Direction*> found;
+  if (from < kSwitchesMax && to < kSwitchesMax) {
+    const auto link = links_.find(std::max(from, to));
+    if (link != links_.end()) found.push_back(from > to ? &link->second.up : &link->second.down);
+    return found;
+  }
+  if (Endpoint* sender = worker(from)) found.push_back(&sender->up);
+  if (Endpoint* receiver = worker(to)) found.push_back(&receiver->down);
+  return found;
 }
 
 void Network::inject(Nanos delay, const Address& from, const Address& to,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,10 @@ class Network {
   // The next worker's endpoint.
   uint16_t add_endpoint(const PathFaults& up, const PathFaults& down);
 
+  // The link between switch `number` and its parent, which has a lower number; without one it only
+  // takes no time.
+  void add_link(uint16_t number, const PathFaults& up, const PathFaults& down);
+
   [[nodiscard]] Address address(uint16_t endpoint) const;
   void rebind(uint16_t endpoint);
 
@@ -93,6 +98,7 @@ class Network {
   };
 
   [[nodiscard]] Endpoint* worker(uint16_t endpoint);
+  [[nodiscard]] std::vector<Direction*> legs(uint16_t from, uint16_t to);
   [[nodiscard]] bool lost(Direction* direction);
   [[nodiscard]] Nanos arrival(Direction* direction, Nanos departure, bool copy);
   void corrupt(Direction* direction, Packet* packet);
@@ -102,8 +108,9 @@ class Network {
   const uint32_t deliver_kind_;
   const uint64_t seed_;
   bool healed_ = false;
-  std::vector<Endpoint> endpoints_;  // of workers
-  std::deque<Packet> packets_;       // a delivery may send: references stay valid
+  std::vector<Endpoint> endpoints_;     // of workers
+  std::map<uint16_t, Endpoint> links_;  // of switches to their parents
+  std::deque<Packet> packets_;          // a delivery may send: references stay valid
   std::vector<uint32_t> free_;
   NetworkCounters counters_;
 };

@@ -109,11 +109,14 @@ uint64_t draw_double(Random* random, bool specials) {
 }
 
 template <typename Element>
-void fold_all(std::vector<uint8_t>* sum, const CollectivePlan& plan, uint32_t ranks,
-              Element (*function)(uint8_t, Element, Element)) {
-  for (uint32_t rank = 1; rank < ranks; ++rank)
-    fold_tensor<Element>(sum, make_input(plan, rank),
+std::vector<uint8_t> fold_all(const CollectivePlan& plan, const FoldNode& node,
+                              Element (*function)(uint8_t, Element, Element)) {
+  if (node.children.empty()) return make_input(plan, node.rank);
+  std::vector<uint8_t> sum = fold_all(plan, node.children.front(), function);
+  for (size_t i = 1; i < node.children.size(); ++i)
+    fold_tensor<Element>(&sum, fold_all(plan, node.children[i], function),
                          [&](Element a, Element b) { return function(plan.op, a, b); });
+  return sum;
 }
 
 template <typename Float>
@@ -256,36 +259,36 @@ std::vector<uint8_t> make_input(const CollectivePlan& plan, uint32_t rank) {
   return tensor;
 }
 
-Reference make_reference(const CollectivePlan& plan, uint32_t ranks) {
+Reference make_reference(const CollectivePlan& plan, uint32_t ranks, const FoldNode& root) {
   if (plan.mode == NF_MODE_FIXED32) return make_fixed_reference(plan, ranks);
-  Reference reference{.tensor = make_input(plan, 0), .passes = {}};
-  std::vector<uint8_t>* sum = &reference.tensor;
+  Reference reference;
+  std::vector<uint8_t>& sum = reference.tensor;
   switch (plan.dtype) {
     case NF_DTYPE_FLOAT32:
-      fold_all<uint32_t>(sum, plan, ranks, fold_float<float>);
-      if (plan.op == NF_OP_AVG) divide_all<float>(sum, ranks);
+      sum = fold_all<uint32_t>(plan, root, fold_float<float>);
+      if (plan.op == NF_OP_AVG) divide_all<float>(&sum, ranks);
       break;
     case NF_DTYPE_FLOAT64:
-      fold_all<uint64_t>(sum, plan, ranks, fold_float<double>);
-      if (plan.op == NF_OP_AVG) divide_all<double>(sum, ranks);
+      sum = fold_all<uint64_t>(plan, root, fold_float<double>);
+      if (plan.op == NF_OP_AVG) divide_all<double>(&sum, ranks);
       break;
     case NF_DTYPE_BOOL:
-      fold_all<uint8_t>(sum, plan, ranks, fold_bool);
+      sum = fold_all<uint8_t>(plan, root, fold_bool);
       break;
     case NF_DTYPE_UINT8:
-      fold_all<uint8_t>(sum, plan, ranks, fold_int<uint8_t>);
+      sum = fold_all<uint8_t>(plan, root, fold_int<uint8_t>);
       break;
     case NF_DTYPE_INT8:
-      fold_all<int8_t>(sum, plan, ranks, fold_int<int8_t>);
+      sum = fold_all<int8_t>(plan, root, fold_int<int8_t>);
       break;
     case NF_DTYPE_INT16:
-      fold_all<int16_t>(sum, plan, ranks, fold_int<int16_t>);
+      sum = fold_all<int16_t>(plan, root, fold_int<int16_t>);
       break;
     case NF_DTYPE_INT32:
-      fold_all<int32_t>(sum, plan, ranks, fold_int<int32_t>);
+      sum = fold_all<int32_t>(plan, root, fold_int<int32_t>);
       break;
     default:
-      fold_all<int64_t>(sum, plan, ranks, fold_int<int64_t>);
+      sum = fold_all<int64_t>(plan, root, fold_int<int64_t>);
   }
   reference.passes = {{.element_bytes = element_bytes(plan), .bytes = reference.tensor}};
   return reference;

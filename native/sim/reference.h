@@ -38,7 +38,14 @@ struct Reference {
 // The tensor of `rank` before the collective.
 [[nodiscard]] std::vector<uint8_t> make_input(const CollectivePlan& plan, uint32_t rank);
 
-// The left fold of the inputs in rank order; for fixed32 the sum of the quantised inputs.
-[[nodiscard]] Reference make_reference(const CollectivePlan& plan, uint32_t ranks);
+// Who adds for whom: a rank, or an aggregator whose children are in the order of the sum.
+struct FoldNode {
+  uint32_t rank = 0;               // of an aggregator: the lowest below it
+  std::vector<FoldNode> children;  // none: a rank
+};
+
+// Left folds of the inputs along the tree `root`; for fixed32 the sum of the quantised inputs.
+[[nodiscard]] Reference make_reference(const CollectivePlan& plan, uint32_t ranks,
+                                       const FoldNode& root);
 
 }  // namespace netfold

@@ -100,6 +100,7 @@ class Draw {
     draw_worker_faults();
     draw_breaking_faults();
     draw_forger();
+    if (out_->switches == 1) draw_tree();
   }
 
  private:
@@ -425,6 +426,25 @@ class Draw {
     out_->forger.blind = random_.chance(400'000);
   }
 
+  // From a stream of its own: scenarios without a tree are what they were before there were trees.
+  void draw_tree() {
+    Random random(derive_seed(out_->seed, 5));
+    if (!random.chance(400'000)) return;
+    const uint64_t below = random.between(1, kSwitchesMax - 1);
+    for (uint64_t i = 1; i <= below; ++i) {
+      out_->parents.push_back(static_cast<uint16_t>(random.below(i)));
+      const WorkerPlan& like = out_->workers[random.below(out_->workers.size())];
+      out_->links_up.push_back(like.up);
+      out_->links_down.push_back(like.down);
+      out_->links_up.back().blackouts.clear();  // who is cut off is a matter of workers
+      out_->links_down.back().blackouts.clear();
+    }
+    for (WorkerPlan& worker : out_->workers)
+      worker.attached_to = static_cast<uint16_t>(random.below(below + 1));
+    // Any may freeze or die; what ends at a switch below the root, ends as a rank's end.
+    if (!has(kFaultDrain)) out_->troubled_switch = static_cast<uint32_t>(random.below(below + 1));
+  }
+
   Scenario* const out_;
   Random random_;
   bool short_lease_ = false;
@@ -445,6 +465,22 @@ bool draw_scenario(uint64_t seed, uint32_t workers, uint32_t collectives,
   if (!fault_list.empty() && !parse_faults(fault_list, &out->faults)) return false;
   Draw(out).all(workers, collectives);
   return true;
+}
+
+FoldNode Scenario::fold_tree(const GroupPlan& group, uint16_t at) const {
+  FoldNode node;
+  for (uint32_t rank = 0; rank < group.size; ++rank)
+    if (workers[group.first_worker + rank].attached_to == at)
+      node.children.push_back({.rank = rank, .children = {}});
+  for (uint16_t i = 0; i < parents.size(); ++i) {
+    if (parents[i] != at) continue;
+    FoldNode below = fold_tree(group, static_cast<uint16_t>(i + 1));
+    if (!below.children.empty()) node.children.push_back(std::move(below));
+  }
+  std::sort(node.children.begin(), node.children.end(),
+            [](const FoldNode& a, const FoldNode& b) { return a.rank < b.rank; });
+  if (!node.children.empty()) node.rank = node.children.front().rank;
+  return node;
 }
 
 CollectivePlan believed_plan(const Scenario& scenario, const WorkerPlan& worker,

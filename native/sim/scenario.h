@@ -58,6 +58,7 @@ enum class Oddity : uint8_t { op, dtype, elements, skip };
 struct WorkerPlan {
   uint32_t group = 0;  // index in Scenario::groups
   WorkerConfig config;
+  uint16_t attached_to = 0;  // in a tree: number of the switch
   Nanos join_at = 0;
   uint32_t depth = 1;  // collectives it keeps outstanding
   Nanos think_max = 0;
@@ -94,6 +95,10 @@ struct Scenario {
   uint32_t faults = 0;
   SwitchConfig switch_config;  // of every aggregator; their random values differ
   uint32_t switches = 1;       // 0: a shard with every worker
+  // A tree: numbers of the parents of the switches from 1 on, each below its own; 0 is the root.
+  std::vector<uint16_t> parents;
+  std::vector<PathFaults> links_up;  // from these to their parents, and back
+  std::vector<PathFaults> links_down;
   std::vector<GroupPlan> groups;
   std::vector<WorkerPlan> workers;
   ForgerPlan forger;
@@ -106,6 +111,9 @@ struct Scenario {
   Nanos drain_at = kNever;
 
   [[nodiscard]] bool has(uint32_t faults_of) const { return (faults & faults_of) != 0; }
+  [[nodiscard]] bool tree() const { return !parents.empty(); }
+  // In what order the inputs of a group are added.
+  [[nodiscard]] FoldNode fold_tree(const GroupPlan& group, uint16_t at = 0) const;
   [[nodiscard]] bool shards() const { return switches == 0; }
   [[nodiscard]] Nanos lease() const { return switch_config.lease; }
 };

@@ -39,13 +39,12 @@ Simulation::Simulation(const Scenario& scenario, bool trace)
       network_(&timeline_, kDeliver, derive_seed(scenario.seed, 2)),
       random_(derive_seed(scenario.seed, 3)),
       forger_random_(derive_seed(scenario.seed, 4)),
-      switches_(scenario.switches) {
-  for (uint32_t i = 0; i < switches_.size(); ++i)
-    switches_[i].engine = std::make_unique<Switch>(switch_config(i), 0);
+      switches_(scenario.switches + scenario.parents.size()) {
+  for (uint16_t i = 0; i < switches_.size(); ++i) switches_[i].engine = make_switch(i);
   for (const GroupPlan& group : scenario.groups) {
     auto& references = references_.emplace_back();
     for (const CollectivePlan& plan : group.collectives)
-      references.push_back(make_reference(plan, group.size));
+      references.push_back(make_reference(plan, group.size, scenario.fold_tree(group)));
   }
   for (const WorkerPlan& plan : scenario.workers) {
     Actor& actor = actors_.emplace_back();
@@ -73,6 +72,14 @@ SwitchConfig Simulation::switch_config(uint64_t index) const {
   config.cookie_key = {own.next(), own.next()};
   config.first_stream = static_cast<uint32_t>(own.next());
   return config;
+}
+
+std::unique_ptr<SwitchEngine> Simulation::make_switch(uint16_t number) {
+  if (!scenario_.tree() || number == 0) return std::make_unique<Switch>(switch_config(number), 0);
+  const size_t link = number - 1U;
+  network_.add_link(number, scenario_.links_up[link], scenario_.links_down[link]);
+  return std::make_unique<MiddleSwitch>(MiddleConfig{
+      .parent = network_.address(scenario_.parents[link]), .own = switch_config(number)});
 }
 
 SimulationReport Simulation::run() {
@@ -257,7 +264,7 @@ void Simulation::deliver(uint32_t index) {
 void Simulation::deliver_to_switch(SwitchActor* to, const Packet& packet) {
   note_seen(packet);
   to->engine->handle_packet(timeline_.now(), packet.from, datagram_of(packet));
-  check_slot(*to->engine, packet);
+  check_slot(dynamic_cast<const Switch*>(to->engine.get()), packet);
 }
 
 void Simulation::note_seen(const Packet& packet) {
@@ -266,12 +273,12 @@ void Simulation::note_seen(const Packet& packet) {
   seen_to_ = packet.to;
 }
 
-void Simulation::check_slot(const Switch& at, const Packet& packet) {
+void Simulation::check_slot(const Switch* at, const Packet& packet) {
   const WireView view{packet.bytes};
-  if (view.type() != NF_TYPE_DATA) return;
-  const nf_slot_head* heads = at.slot_heads(view.stream(), view.chunk());
+  if (at == nullptr || view.type() != NF_TYPE_DATA) return;
+  const nf_slot_head* heads = at->slot_heads(view.stream(), view.chunk());
   if (heads == nullptr) return;
-  const std::string wrong = check_heads(heads, at.size_of(view.stream()));
+  const std::string wrong = check_heads(heads, at->size_of(view.stream()));
   if (!wrong.empty()) fail("chunk " + std::to_string(view.chunk()) + ": " + wrong);
 }
 
@@ -283,7 +290,7 @@ void Simulation::deliver_to_actor(Actor* actor, const Packet& packet) {
   }
   if (scenario_.shards()) note_seen(packet);
   actor->engine->handle_packet(timeline_.now(), packet.from, datagram_of(packet));
-  if (actor->engine->shard() != nullptr) check_slot(*actor->engine->shard(), packet);
+  check_slot(actor->engine->shard(), packet);
 }
 
 // Packets from nowhere: noise, headers that nearly fit, and real packets with something changed.
@@ -349,9 +356,10 @@ std::vector<Aggregator> Simulation::aggregators_of(const Actor& actor) const {
   std::vector<Aggregator> found;
   const WorkerConfig& config = actor.plan->config;
   for (uint16_t i = 0; i < switches_.size(); ++i)
-    found.push_back({.address = network_.address(i),
-                     .payload_bytes_max = config.payload_bytes_max,
-                     .window_max = config.window_max});
+    if (!scenario_.tree() || i == actor.plan->attached_to)
+      found.push_back({.address = network_.address(i),
+                       .payload_bytes_max = config.payload_bytes_max,
+                       .window_max = config.window_max});
   if (!scenario_.shards()) return found;
   const GroupPlan& group = group_of(actor);
   for (uint16_t rank = 0; rank < group.size; ++rank)
@@ -690,7 +698,7 @@ void Simulation::check_end() {
   for (SwitchActor& at : switches_) {
     if (at.dead) continue;
     // All have left or died: a lease later the switch holds nothing of theirs.
-    const Nanos end = std::max(timeline_.now(), at.frozen_until) + 2 * scenario_.lease();
+    const Nanos end = std::max(timeline_.now(), at.frozen_until) + 2 * scenario_.lease() + kSecond;
     for (Nanos now = timeline_.now(); now <= end; now += kSecond / 4)
       at.engine->handle_timeout(now);
     if (at.engine->counters().groups_open != 0 || at.engine->counters().memory_bytes != 0)

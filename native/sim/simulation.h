@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/member.h"
+#include "core/middle_switch.h"
 #include "sim/checkers.h"
 #include "sim/simulate.h"
 
@@ -69,7 +70,7 @@ class Simulation {
   };
 
   struct SwitchActor {
-    std::unique_ptr<Switch> engine;
+    std::unique_ptr<SwitchEngine> engine;
     bool dead = false;
     Nanos frozen_until = 0;
     Nanos wake_at = kNever;
@@ -82,11 +83,12 @@ class Simulation {
   void deliver(uint32_t packet);
   void deliver_to_switch(SwitchActor* to, const Packet& packet);
   void note_seen(const Packet& packet);
-  void check_slot(const Switch& at, const Packet& packet);
+  void check_slot(const Switch* at, const Packet& packet);
   void deliver_to_actor(Actor* actor, const Packet& packet);
   void start(Actor* actor);
   void open(Actor* actor, const WorkerConfig& config);
   [[nodiscard]] std::vector<Aggregator> aggregators_of(const Actor& actor) const;
+  [[nodiscard]] std::unique_ptr<SwitchEngine> make_switch(uint16_t number);
   [[nodiscard]] SwitchConfig switch_config(uint64_t index) const;
   void step(Actor* actor);
   void submit_next(Actor* actor);
