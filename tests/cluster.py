@@ -97,28 +97,36 @@ class Rank:
 
 @contextmanager
 def aggregators(kind: str, folder: Path) -> Iterator[str]:
-    """What NETFOLD_SWITCH is to say: of "switch", "2 switches" or "shards" (nothing)."""
-    count = {"switch": 1, "2 switches": 2, "shards": 0}[kind]
+    """What NETFOLD_SWITCH is to say: of "switch", "2 switches" or "shards" (nothing); of a "tree"
+    of two racks with a space between, for the even ranks and for the odd ones."""
+    count = {"switch": 1, "2 switches": 2, "shards": 0, "tree": 1}[kind]
     with ExitStack() as stack:
         switches = [stack.enter_context(running_switch(folder)) for _ in range(count)]
-        yield ",".join(switch.address for switch in switches)
+        named = ",".join(switch.address for switch in switches)
+        if kind == "tree":
+            above = ("--parent", named)
+            racks = [stack.enter_context(running_switch(folder, *above)) for _ in range(2)]
+            named = " ".join(switch.address for switch in racks)
+        yield named
 
 
 @contextmanager
 def ranks(
     program: str, size: int, address: str = "", *, arguments: tuple[str, ...] = (), **env: str
 ) -> Iterator[list[Rank]]:
-    """`size` processes that run a function of tests/programs.py, with a store of their own."""
+    """`size` processes that run a function of tests/programs.py, with a store of their own; for
+    `address` see aggregators()."""
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {**os.environ, **env}
     environment.pop("NETFOLD_SWITCH", None)
-    if address:
-        environment["NETFOLD_SWITCH"] = address
+    racks = address.split()
     found = []
     try:
         for rank in range(size):
+            if racks:
+                environment["NETFOLD_SWITCH"] = racks[rank % len(racks)]
             told = (str(rank), str(size), str(store.port), *arguments)
             found.append(Rank(zygote.fork(program, told, environment)))
         yield found

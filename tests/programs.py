@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def attempt(action: Callable[[], Any]) -> dict[str, Any]:
     return facts
 
 
-def reduce_all(rank: int, size: int, port: int) -> None:
+def reduce_all(rank: int, size: int, port: int, racks: str) -> None:
     """Every dtype and op gloo has, natively or not, against plain arithmetic."""
     begin(rank, size, port)
     for dtype, ops in REDUCTIONS.items():
@@ -58,7 +59,7 @@ def reduce_all(rank: int, size: int, port: int) -> None:
         for op in ops:
             tensor = inputs[rank].clone()
             dist.all_reduce(tensor, op=op)
-            expected = folded(inputs, op)
+            expected = folded(inputs, op, int(racks))
             assert torch.equal(bits_of(tensor), bits_of(expected)), (dtype, op)
     refused = attempt(lambda: dist.all_reduce(torch.ones(3).to(torch.int32), dist.ReduceOp.AVG))
     tell(paths=netfold.report()["paths"], refused=refused)
@@ -85,8 +86,8 @@ def draw_numbers(rank: int, dtype: torch.dtype) -> torch.Tensor:
     return raw > 0 if dtype == torch.bool else raw.to(dtype)
 
 
-def folded(inputs: list[torch.Tensor], op: Any) -> torch.Tensor:
-    """In rank order; 16-bit floats as float32, rounded once at the end."""
+def folded(inputs: list[torch.Tensor], op: Any, racks: int = 1) -> torch.Tensor:
+    """In rank order, within each rack first; 16-bit floats as float32, rounded once at the end."""
     dtype = inputs[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     any_of = {Op.SUM: torch.logical_or, Op.MAX: torch.logical_or, Op.BOR: torch.logical_or}
@@ -102,9 +103,8 @@ def folded(inputs: list[torch.Tensor], op: Any) -> torch.Tensor:
         Op.BXOR: torch.bitwise_xor,
     }
     step = ({**numbers, **any_of, **all_of} if dtype == torch.bool else numbers)[op]
-    total = inputs[0].to(wide)
-    for other in inputs[1:]:
-        total = step(total, other.to(wide))
+    wider = [tensor.to(wide) for tensor in inputs]
+    total = reduce(step, (reduce(step, wider[rack::racks]) for rack in range(racks)))
     return (total / len(inputs) if op == Op.AVG else total).to(dtype)
 
 
@@ -369,6 +369,19 @@ def out_of_time(rank: int, size: int, port: int, which: str) -> None:
     tell(**attempt(submit_and_wait))
     wait_for_word()
     dist.destroy_process_group()
+
+
+def miss_one(rank: int, size: int, port: int, missing: str) -> None:
+    """One rank is late for longer than the others wait."""
+    begin(rank, size, port)
+    dist.all_reduce(torch.ones(3))
+    if rank == int(missing):
+        wait_for_word()
+        return
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=4)
+    group: Any = dist.group.WORLD
+    tell(**attempt(lambda: group.allreduce([torch.ones(100_000)], options).wait()))
 
 
 def misconfigured(rank: int, size: int, port: int, setting: str) -> None:

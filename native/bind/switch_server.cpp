@@ -16,7 +16,7 @@ const SwitchServerOptions kDefaults;
 void construct(Owner<SwitchServer>* self, std::string host, uint16_t port,
                const std::optional<nb::bytes>& secret, uint16_t window_max,
                size_t receive_buffer_bytes, uint64_t memory_bytes_max, Nanos lease, bool offload,
-               uint16_t node) {
+               uint16_t node, std::string parent_host, uint16_t parent_port) {
   SwitchServerOptions options;
   options.host = std::move(host);
   options.port = port;
@@ -28,6 +28,8 @@ void construct(Owner<SwitchServer>* self, std::string host, uint16_t port,
   options.engine.node = node;
   options.socket.receive_buffer_bytes = receive_buffer_bytes;
   options.socket.offload = offload;
+  options.parent_host = std::move(parent_host);
+  options.parent_port = parent_port;
   new (self) Owner<SwitchServer>(options);
 }
 
@@ -51,7 +53,7 @@ void bind_switch_server(nb::module_& module) {
            "receive_buffer_bytes"_a = kDefaults.socket.receive_buffer_bytes,
            "memory_bytes_max"_a = kDefaults.engine.memory_bytes_max,
            "lease_ns"_a = kDefaults.engine.lease, "offload"_a = true,
-           "node"_a = kDefaults.engine.node)
+           "node"_a = kDefaults.engine.node, "parent_host"_a = "", "parent_port"_a = 0)
       .def_prop_ro("port", port)
       .def("wait", method(&SwitchServer::wait), "timeout_ns"_a, WithoutGil())
       .def("events", events, WithoutGil())

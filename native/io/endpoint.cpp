@@ -61,14 +61,10 @@ MemberConfig Endpoint::complete(const EndpointOptions& options, const UdpSocket&
 }
 
 // What a lane may use of the path and of the receive buffer, which a shard leaves half of.
-Aggregator Endpoint::limits(size_t path_mtu, size_t lanes) const {
-  const size_t overhead =
-      NF_HEADER_BYTES + (socket_.ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
-  size_t payload = path_mtu > overhead ? path_mtu - overhead : 0;
+Aggregator Endpoint::limits(const UdpSocket& path, size_t lanes) const {
+  size_t payload = path.payload_bytes_max();
   const size_t wanted = options_.worker.payload_bytes_max;
-  if (wanted > 0) payload = std::min(payload, wanted);
-  payload = std::min<size_t>(payload, NF_PAYLOAD_BYTES_MAX) / 8 * 8;
-  if (payload == 0) throw_system_error(EMSGSIZE, "the path MTU is too small");
+  if (wanted > 0) payload = std::min(payload, wanted) / 8 * 8;
   const size_t buffer = socket_.receive_buffer_bytes() / (options_.has_shard ? 2 : 1) / lanes;
   const size_t held = std::max<size_t>(buffer / buffer_cost(payload), 1);
   return {.address = {},
@@ -88,7 +84,7 @@ Endpoint::Endpoint(const EndpointOptions& options)
     path_["peer"] = socket_.peer();
     path_["path_mtu"] = uint64_t{socket_.path_mtu()};
     connected_at_ = monotonic_now();
-    engine_.connect(connected_at_, {limits(socket_.path_mtu(), 1)});
+    engine_.connect(connected_at_, {limits(socket_, 1)});
   }
   thread_ = start_background_thread("netfold-io", [this] { run(); });
 }
@@ -105,7 +101,7 @@ void Endpoint::connect(const std::vector<AggregatorPlace>& places) {
     const UdpSocket probe = UdpSocket::connected(place.host, place.port, options_.socket);
     least_mtu = std::min(least_mtu, probe.path_mtu());
     peers += (peers.empty() ? "" : ", ") + probe.peer();
-    Aggregator aggregator = limits(probe.path_mtu(), places.size());
+    Aggregator aggregator = limits(probe, places.size());
     aggregator.address = socket_.address_of(place.host, place.port);
     aggregator.host_rank = place.host_rank;
     aggregators.push_back(aggregator);

@@ -103,7 +103,7 @@ class Endpoint {
   [[nodiscard]] bool idle() const;
   [[nodiscard]] Outcome& outcome(uint64_t sequence);
   [[nodiscard]] const char* verdict(Nanos now) const;
-  [[nodiscard]] Aggregator limits(size_t path_mtu, size_t lanes) const;
+  [[nodiscard]] Aggregator limits(const UdpSocket& path, size_t lanes) const;
   [[nodiscard]] static MemberConfig complete(const EndpointOptions& options,
                                              const UdpSocket& socket);
 

@@ -277,6 +277,13 @@ size_t UdpSocket::send_buffer_bytes() const {
   return static_cast<size_t>(get(SOL_SOCKET, SO_SNDBUF, "SO_SNDBUF"));
 }
 
+uint16_t UdpSocket::payload_bytes_max() const {
+  const size_t overhead = NF_HEADER_BYTES + (ipv6() ? NF_UDP_IPV6_BYTES : NF_UDP_IPV4_BYTES);
+  const size_t fits = path_mtu() > overhead ? (path_mtu() - overhead) / 8 * 8 : 0;
+  if (fits == 0) throw_system_error(EMSGSIZE, "the path MTU is too small");
+  return static_cast<uint16_t>(std::min<size_t>(fits, NF_PAYLOAD_BYTES_MAX));
+}
+
 size_t UdpSocket::path_mtu() const {
   return static_cast<size_t>(ipv6() ? get(IPPROTO_IPV6, IPV6_MTU, "IPV6_MTU")
                                     : get(IPPROTO_IP, IP_MTU, "IP_MTU"));

@@ -87,6 +87,8 @@ class UdpSocket {
   [[nodiscard]] size_t receive_buffer_bytes() const;  // granted
   [[nodiscard]] size_t send_buffer_bytes() const;
   [[nodiscard]] size_t path_mtu() const;  // of a connected socket
+  // What of a chunk fits into one packet of that path. Throws where nothing does.
+  [[nodiscard]] uint16_t payload_bytes_max() const;
   // Where a bound socket can send to, as Received::from says it.
   [[nodiscard]] Address address_of(const std::string& host, uint16_t port) const;
   [[nodiscard]] uint16_t local_port() const;

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "core/middle_switch.h"
+
 namespace netfold {
 namespace {
 
@@ -17,12 +19,18 @@ std::chrono::nanoseconds nanoseconds(Nanos time) {
 
 }  // namespace
 
-SwitchConfig SwitchServer::complete(const SwitchServerOptions& options, const UdpSocket& socket) {
+std::unique_ptr<SwitchEngine> SwitchServer::make_engine(const SwitchServerOptions& options,
+                                                        const UdpSocket& socket) {
   SwitchConfig config = options.engine;
   config.cookie_key = random_value<Key>();
   config.first_stream = random_value<uint32_t>();
   config.receive_buffer_bytes = socket.receive_buffer_bytes();
-  return config;
+  if (options.parent_host.empty()) return std::make_unique<Switch>(config, monotonic_now());
+  const UdpSocket probe =
+      UdpSocket::connected(options.parent_host, options.parent_port, options.socket);
+  config.payload_bytes_max = probe.payload_bytes_max();
+  return std::make_unique<MiddleSwitch>(MiddleConfig{
+      .parent = socket.address_of(options.parent_host, options.parent_port), .own = config});
 }
 
 SwitchServer::SwitchServer(const SwitchServerOptions& options)
@@ -30,8 +38,8 @@ SwitchServer::SwitchServer(const SwitchServerOptions& options)
       socket_(UdpSocket::bound(options.host, options.port, options.socket)),
       port_(socket_.local_port()),
       path_(report(socket_)),
-      engine_(complete(options, socket_), monotonic_now()),
-      pump_(&engine_, &socket_) {
+      engine_(make_engine(options, socket_)),
+      pump_(engine_.get(), &socket_) {
   thread_ = start_background_thread("netfold-switch", [this] { run(); });
 }
 
@@ -66,14 +74,14 @@ void SwitchServer::run() {
 }
 
 bool SwitchServer::finished() const {
-  if (stop_at_ != kNever) return !engine_.announcing() || monotonic_now() >= stop_at_;
-  return draining_ && engine_.drained();
+  if (stop_at_ != kNever) return !engine_->announcing() || monotonic_now() >= stop_at_;
+  return draining_ && engine_->drained();
 }
 
 void SwitchServer::take_events() {
   SwitchEvent event;
   bool any = false;
-  while (engine_.poll_event(&event)) {
+  while (engine_->poll_event(&event)) {
     if (events_.size() == kEventsMax) events_.erase(events_.begin());
     events_.push_back(std::move(event));
     any = true;
@@ -96,7 +104,7 @@ std::vector<SwitchEvent> SwitchServer::events() {
 void SwitchServer::drain() {
   Lock held = lock();
   draining_ = true;
-  engine_.drain();
+  engine_->drain();
   wakeup_.signal();
 }
 
@@ -105,7 +113,7 @@ void SwitchServer::stop() {
   if (stop_at_ == kNever) {
     const Nanos now = monotonic_now();
     stop_at_ = later(now, kStopWithin);
-    engine_.break_all(now, {.cause = NF_CAUSE_DRAIN});
+    engine_->break_all(now, {.cause = NF_CAUSE_DRAIN});
     wakeup_.signal();  // it sends
   }
   changed_.wait(held, [this] { return ended_; });
@@ -117,7 +125,7 @@ void SwitchServer::stop() {
 Counters SwitchServer::counters() {
   Lock held = lock();
   Counters result;
-  add_counters(engine_.counters(), &result);
+  add_counters(engine_->counters(), &result);
   add_counters(socket_.counters(), &result);
   add_counters(pump_.outbox(), &result);
   result["short_datagrams"] = pump_.short_datagrams();

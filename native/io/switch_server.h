@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <memory>
 
 #include "io/engine_mutex.h"
 #include "io/pump.h"
@@ -17,6 +18,9 @@ struct SwitchServerOptions {
   // cookie_key, first_stream and receive_buffer_bytes are filled in here.
   SwitchConfig engine;
   SocketOptions socket;
+  // The switch above in a tree; without a host this one is the root.
+  std::string parent_host;  // numeric
+  uint16_t parent_port = 0;
 };
 
 class SwitchServer {
@@ -43,8 +47,8 @@ class SwitchServer {
   void run();
   void take_events();
   [[nodiscard]] bool finished() const;
-  [[nodiscard]] static SwitchConfig complete(const SwitchServerOptions& options,
-                                             const UdpSocket& socket);
+  [[nodiscard]] static std::unique_ptr<SwitchEngine> make_engine(const SwitchServerOptions& options,
+                                                                 const UdpSocket& socket);
 
   const pid_t process_;
   UdpSocket socket_;
@@ -52,8 +56,8 @@ class SwitchServer {
   Report path_;
 
   EngineMutex mutex_;  // guards everything below, and the socket
-  Switch engine_;
-  Pump<Switch> pump_;
+  std::unique_ptr<SwitchEngine> engine_;
+  Pump<SwitchEngine> pump_;
   std::vector<SwitchEvent> events_;
   bool draining_ = false;
   Nanos stop_at_ = kNever;  // at the latest

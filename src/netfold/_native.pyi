@@ -134,6 +134,8 @@ class SwitchServer:
         lease_ns: int = ...,
         offload: bool = True,
         node: int = 0,
+        parent_host: str = "",  # numeric, of the switch above; none: this is the root
+        parent_port: int = 0,
     ) -> None: ...
     @property
     def port(self) -> int: ...

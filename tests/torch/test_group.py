@@ -23,7 +23,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["switch", "2 switches", "shards"])
+@pytest.fixture(scope="module", params=["switch", "2 switches", "tree", "shards"])
 def address(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -34,7 +34,7 @@ def address(
 
 def test_every_dtype_and_op_is_a_fold_in_rank_order(address: str) -> None:
     """T33, T34, T35, T36: bit for bit, none of it in gloo; integer AVG is refused by name."""
-    for line in outcomes("reduce_all", 3, address):
+    for line in outcomes("reduce_all", 3, address, arguments=(str(len(address.split() or [""])),)):
         path = "switch" if address else "shards"
         assert line["paths"] == {path: {"collectives": 62, "bytes": ANY, "share": 1.0}}
         assert line["refused"]["code"] == "unsupported"

@@ -29,6 +29,9 @@ def switch(
     secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Only workers with the same file may join.")
     ] = None,
+    parent: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Hand sums up to the switch there: a tree.")
+    ] = "",
     memory: Annotated[str, typer.Option(help="Slot memory, all groups together.")] = "1GiB",
     port_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write host:port here once listening.")
@@ -36,6 +39,9 @@ def switch(
     as_json: Annotated[bool, typer.Option("--json", help="Events as lines of JSON.")] = False,
 ) -> None:
     """Adds the gradients of all workers that name this address in NETFOLD_SWITCH.
+
+    With --parent it adds those of its own workers only and hands one sum up; workers of a job may
+    then name different switches of one tree, which have the same secret file if any has one.
 
     The first Ctrl-C or SIGTERM drains: no new groups, and the end when those there have left. The
     second ends at once and tells the workers.
@@ -46,7 +52,8 @@ def switch(
     addresses = [config.parse_address("--listen", text, port_min=0) for text in listen or [default]]
     servers: list[SwitchServer] = []
     try:
-        servers.extend(_open(address, secret, memory_bytes) for address in addresses)
+        above = config.parse_address("--parent", parent) if parent else None
+        servers.extend(_open(address, secret, memory_bytes, above) for address in addresses)
         bound = [
             Address(host=address.host, port=server.port)
             for address, server in zip(addresses, servers, strict=True)
@@ -68,7 +75,10 @@ def _write_ports(file: Path, bound: Sequence[Address]) -> None:
         raise ConfigError(f"--port-file={file} cannot be written: {error.strerror}") from None
 
 
-def _open(address: Address, secret: bytes | None, memory_bytes: int) -> SwitchServer:
+def _open(
+    address: Address, secret: bytes | None, memory_bytes: int, parent: Address | None
+) -> SwitchServer:
+    above = config.resolve(parent, "--parent") if parent else ""
     try:
         return SwitchServer(
             host=config.resolve(address, "--listen"),
@@ -78,6 +88,8 @@ def _open(address: Address, secret: bytes | None, memory_bytes: int) -> SwitchSe
             receive_buffer_bytes=defaults.RECEIVE_BUFFER_BYTES,
             memory_bytes_max=memory_bytes,
             lease_ns=defaults.nanoseconds(defaults.LEASE_S),
+            parent_host=above,
+            parent_port=parent.port if parent else 0,
         )
     except OSError as error:
         raise ConfigError(f"{error.strerror or error}; choose another --listen") from None
