@@ -6,6 +6,20 @@
 
 namespace netfold {
 
+namespace {
+
+void write(const Phases& phases, ByteWriter* writer) noexcept {
+  std::memcpy(writer->at(), phases.bytes(), Phases::kBytes);
+  writer->skip(Phases::kBytes);
+}
+
+void read(ByteReader* reader, Phases* phases) noexcept {
+  const uint8_t* bytes = reader->take(Phases::kBytes);
+  if (bytes != nullptr) std::memcpy(phases->bytes(), bytes, Phases::kBytes);
+}
+
+}  // namespace
+
 size_t encode(const CookieBody& body, uint8_t* out) noexcept {
   ByteWriter writer(out);
   writer.put(body.cookie);
@@ -30,6 +44,8 @@ size_t encode(const JoinBody& body, uint8_t* out) noexcept {
   writer.put(body.size);
   writer.put(body.payload_bytes_max);
   writer.put(body.window_max);
+  writer.put(body.epoch);
+  write(body.phases, &writer);
   size_t const name_bytes = std::min(body.job.size(), kJobNameBytesMax);
   writer.put(static_cast<uint8_t>(name_bytes));
   std::memcpy(writer.at(), body.job.data(), name_bytes);
@@ -49,6 +65,8 @@ bool decode(const uint8_t* bytes, size_t size, JoinBody* body) {
   reader.get(&body->size);
   reader.get(&body->payload_bytes_max);
   reader.get(&body->window_max);
+  reader.get(&body->epoch);
+  read(&reader, &body->phases);
   uint8_t name_bytes = 0;
   reader.get(&name_bytes);
   const uint8_t* name = reader.take(name_bytes);
@@ -67,6 +85,7 @@ size_t encode(const JoinedBody& body, uint8_t* out) noexcept {
   writer.put(body.epoch);
   writer.put(body.first_chunk);
   writer.put(body.joined);
+  write(body.phases, &writer);
   return writer.size();
 }
 
@@ -81,6 +100,7 @@ bool decode(const uint8_t* bytes, size_t size, JoinedBody* body) noexcept {
   reader.get(&body->epoch);
   reader.get(&body->first_chunk);
   reader.get(&body->joined);
+  read(&reader, &body->phases);
   body->settled = settled == 1;
   return reader.ok_and_empty() && settled <= 1;
 }

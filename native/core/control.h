@@ -11,6 +11,24 @@ namespace netfold {
 inline constexpr size_t kHelloBytes = 8;
 inline constexpr size_t kJobNameBytesMax = 64;
 
+// Where each slot of a lane is: number of the chunk that it waits for / window, modulo 4. Ranks are
+// at most one window apart on a slot, so this tells who is behind.
+class Phases {
+ public:
+  static constexpr size_t kBytes = NF_WINDOW_MAX / 4;
+  [[nodiscard]] uint8_t of(size_t slot) const { return bytes_[slot / 4] >> slot % 4 * 2 & 3; }
+  void set(size_t slot, uint64_t phase) {
+    auto const shift = slot % 4 * 2;
+    bytes_[slot / 4] = static_cast<uint8_t>((bytes_[slot / 4] & ~(3U << shift)) |
+                                            static_cast<unsigned>(phase & 3) << shift);
+  }
+  [[nodiscard]] uint8_t* bytes() { return bytes_; }
+  [[nodiscard]] const uint8_t* bytes() const { return bytes_; }
+
+ private:
+  uint8_t bytes_[kBytes] = {};
+};
+
 struct CookieBody {
   uint64_t cookie = 0;
 };
@@ -25,6 +43,9 @@ struct JoinBody {
   uint16_t size = 0;        // members of the group
   uint16_t payload_bytes_max = 0;
   uint16_t window_max = 0;
+  // Of a worker that comes again: the epoch it was in, and where it is.
+  uint32_t epoch = 0;
+  Phases phases;
   std::string job;
 };
 
@@ -37,6 +58,7 @@ struct JoinedBody {
   uint32_t epoch = 0;
   uint64_t first_chunk = 0;
   uint64_t joined = 0;
+  Phases phases;  // of an epoch after the first: of the one who is farthest behind
 };
 
 struct RefusedBody {

@@ -70,6 +70,7 @@ WorkerConfig Member::lane_config(uint32_t index, const Aggregator& aggregator) c
   lane.first_request += index * kRequestsPerLane;
   lane.payload_bytes_max = aggregator.payload_bytes_max;
   lane.window_max = aggregator.window_max;
+  lane.rejoins = aggregator.host_rank == Aggregator::kNobody;  // a shard ends with its rank
   return lane;
 }
 

@@ -264,6 +264,8 @@ uint8_t MiddleSwitch::admit(Nanos now, const JoinBody& body, Group** out, uint16
     *detail = found->second->size;
     return found->second->size == body.size ? 0 : NF_REFUSAL_SIZE_DIFFERS;
   }
+  // Nothing is left of what its workers had sent us, and the root does not begin anew.
+  if (body.epoch > 0) return NF_REFUSAL_RANK_TAKEN;
   if (draining_) return NF_REFUSAL_DRAINING;
   if (groups_.size() >= own.groups_max) return NF_REFUSAL_FULL;
   Terms const terms = terms_for(body);

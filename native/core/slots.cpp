@@ -41,8 +41,15 @@ void Slots::close() {
   sums_.reset();
 }
 
+void Slots::replace(Slot* slot, uint32_t index, const uint8_t* payload) {
+  SlotVersion& version = slot->versions[index];
+  version.final = true;
+  std::memcpy(slot->sums[index], payload, version.bytes());
+}
+
 void Slots::add(Slot* slot, uint32_t index, uint16_t child, const uint8_t* payload) {
   SlotVersion& version = slot->versions[index];
+  if (version.final) return;
   uint8_t* const sum = slot->sums[index];
   auto const put = [&](const uint8_t* elements) {
     if (version.added++ == 0)

@@ -21,6 +21,7 @@ struct SlotVersion {
   uint8_t op = 0;
   uint8_t dtype = 0;
   bool counted = false;  // a simulator's packets without bytes
+  bool final = false;    // the sum is the result, from a worker's copy
 
   [[nodiscard]] size_t bytes() const { return elements * dtype_bytes(dtype); }
 };
@@ -52,6 +53,8 @@ class Slots {
 
   // Adds the elements of child number `child` to a version whose head has counted them already.
   void add(Slot* slot, uint32_t index, uint16_t child, const uint8_t* payload);
+  // The result itself, which one who has it sends in place of a contribution.
+  static void replace(Slot* slot, uint32_t index, const uint8_t* payload);
 
  private:
   size_t children_ = 0;

@@ -129,7 +129,7 @@ bool Switch::data_is_wellformed(const Header& header, const Group& group) const 
   return header.elements > 0 &&
          header.elements * dtype_bytes(header.dtype) <= group.payload_bytes &&
          kernel_exists(header.op, header.dtype) && group.children.whole(header) &&
-         header.chunk >= config_.first_chunk;
+         header.chunk >= group.first_chunk;
 }
 
 void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, Group* group) {
@@ -168,7 +168,7 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
     return;
   }
   bool const first_on_slot = head->state == NF_SLOT_EMPTY && other->state == NF_SLOT_EMPTY;
-  if (first_on_slot && header.chunk - config_.first_chunk >= slots) {
+  if (first_on_slot && !group->may_begin_with(header.chunk)) {
     counters_.early += 1;
     return;
   }
@@ -186,7 +186,9 @@ void Switch::on_data(Nanos now, const Header& header, const Datagram& datagram, 
       slot.early_children = 0;
       [[fallthrough]];
     case NF_VERDICT_ADD:
-      if (datagram.payload != nullptr)
+      if (datagram.payload != nullptr && (header.flags & NF_FLAG_FINAL))
+        group->slots.replace(&slot, index, datagram.payload);
+      else if (datagram.payload != nullptr)
         group->slots.add(&slot, index, group->children.index_of(header.rank), datagram.payload);
       if (head->state == NF_SLOT_COMPLETE)
         complete(header, group, &slot, index);
@@ -220,7 +222,7 @@ void Switch::complete(const Header& last, Group* group, Slot* slot, uint32_t ind
   SlotVersion& version = slot->versions[index];
   version.counter = last.counter;
   counters_.chunks_completed += 1;
-  if (!version.counted)
+  if (!version.counted && !version.final)
     finish(version.op, version.dtype, slot->sums[index], version.elements, group->size);
   send_result(group, *slot, index, group->present());
 }
@@ -423,6 +425,13 @@ void Switch::keep_house(Nanos now, Group* group) {
   for (uint16_t rank = 0; rank < group->size; ++rank)
     if ((group->present() & bit_of(rank)) && now - group->members[rank].last_heard >= config_.lease)
       silent |= bit_of(rank);
+  if (!group->settled && group->epoch > 1 && now - group->opened_at >= config_.lease) {
+    // Who has not come again within a lease is gone.
+    uint64_t const missing = group->target() & ~group->joined;
+    settle(now, group);
+    if (group->settled) break_group(now, group, {.cause = NF_CAUSE_GONE, .ranks = missing});
+    return;
+  }
   if (!group->settled) {
     group->joined &= ~silent;  // a rank that died while others wait for it may come again
     if (group->joined == 0) close_group(group);
@@ -543,8 +552,9 @@ void Switch::send_joined(Group* group, uint16_t rank) {
                                          .node = config_.node,
                                          .stream = group->stream,
                                          .epoch = group->epoch,
-                                         .first_chunk = config_.first_chunk,
-                                         .joined = group->joined},
+                                         .first_chunk = group->first_chunk,
+                                         .joined = group->joined,
+                                         .phases = group->phases},
                               body);
   Header reply;
   reply.type = NF_TYPE_JOINED;

@@ -132,6 +132,7 @@ class Switch final : public SwitchEngine {
   void refuse(const Address& to, uint16_t rank, uint32_t request, uint64_t group,
               const RefusedBody& refusal, const Key& key);
   void settle(Nanos now, Group* group);
+  void begin_where_members_are(Group* group) const;
   [[nodiscard]] uint64_t cookie_for(const Address& from) const;
   // the packets of a settled group
   void on_member_packet(Nanos now, const Address& from, const Header& header,

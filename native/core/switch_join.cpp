@@ -16,7 +16,8 @@ Terms terms_within(const SwitchConfig& config, Terms wanted, uint64_t senders) {
   // Half of the buffer for one group, so that a second one beside it fits as well.
   uint64_t const credit = config.receive_buffer_bytes / 2 / senders;
   while (payload > 64 && credit / buffer_cost(payload) < kWindowWanted) payload = payload / 2 & ~7U;
-  uint64_t const window = std::min<uint64_t>(wanted.window, config.window_max);
+  uint64_t const window =
+      std::min({wanted.window, uint64_t{config.window_max}, uint64_t{NF_WINDOW_MAX}});
   return {payload, std::clamp<uint64_t>(credit / buffer_cost(payload), 1, window)};
 }
 
@@ -107,6 +108,9 @@ uint8_t Switch::admit(Nanos now, const Address& from, const Header& header, cons
     *detail = group->size;
     return NF_REFUSAL_SIZE_DIFFERS;
   }
+  if (body.epoch > 0 && group->epoch == 1 && !group->settled) group->joined = 0;
+  // Where members come again, who has not been there before is another process.
+  if (body.epoch == 0 && group->epoch > 1) return NF_REFUSAL_RANK_TAKEN;
   Member& member = group->members[header.rank];
   uint64_t const bit = bit_of(header.rank);
   if ((group->joined & bit) && member.nonce != body.nonce) return NF_REFUSAL_RANK_TAKEN;
@@ -115,8 +119,12 @@ uint8_t Switch::admit(Nanos now, const Address& from, const Header& header, cons
   if (is_new) {
     member = {.nonce = body.nonce,
               .last_request = header.counter,
+              .watermark = body.epoch > 0 ? header.chunk : 0,
               .payload_bytes_max = body.payload_bytes_max,
-              .window_max = body.window_max};
+              .window_max = body.window_max,
+              .came_again = body.epoch > 0,
+              .phases = body.phases};
+    group->epoch = std::max(group->epoch, body.epoch + 1);
     group->joined |= bit;
   } else if (static_cast<int32_t>(header.counter - member.last_request) > 0) {
     member.last_request = header.counter;
@@ -157,6 +165,7 @@ Switch::Group* Switch::find_or_open_group(Nanos now, const JoinBody& body, uint8
   group->job = job->second.get();
   group->id = body.group;
   group->size = body.size;
+  group->opened_at = now;
   group->members.resize(body.size);
   group->addresses.resize(body.size);
   while (next_stream_ == 0 || streams_.contains(next_stream_)) next_stream_ += 1;
@@ -169,15 +178,34 @@ Switch::Group* Switch::find_or_open_group(Nanos now, const JoinBody& body, uint8
   return raw;
 }
 
+// Where members come again each slot begins with the chunk that the last of them waits for.
+void Switch::begin_where_members_are(Group* group) const {
+  group->first_chunk = config_.first_chunk;
+  const Member* any = nullptr;
+  for (const Member& member : group->members) {
+    if (!member.came_again) continue;
+    if (any == nullptr) {
+      group->phases = member.phases;
+      group->first_chunk = member.watermark;
+    }
+    any = &member;
+    group->first_chunk = std::min(group->first_chunk, member.watermark);
+    for (size_t slot = 0; slot < NF_WINDOW_MAX; ++slot)  // at most one apart
+      if (((member.phases.of(slot) + 1) & 3) == group->phases.of(slot))
+        group->phases.set(slot, member.phases.of(slot));
+  }
+}
+
 // All members are here: agrees chunk bytes and window, takes the memory, tells everybody.
 void Switch::settle(Nanos now, Group* group) {
   Terms wanted{config_.payload_bytes_max, config_.window_max};
   for (const Member& member : group->members) {
+    if (member.window_max == 0) continue;  // did not come again
     wanted.payload_bytes = std::min<uint64_t>(wanted.payload_bytes, member.payload_bytes_max);
     wanted.window = std::min<uint64_t>(wanted.window, member.window_max);
   }
   auto [payload, window] = terms_within(config_, wanted, group->size);
-  group->children = Children(group->addresses, group->target());
+  group->children = Children(group->addresses, group->joined);
   auto const memory = [&] { return Slots::memory_bytes(window, group->children.count(), payload); };
   uint64_t const available =
       config_.memory_bytes_max - std::min(config_.memory_bytes_max, counters_.memory_bytes);
@@ -190,12 +218,14 @@ void Switch::settle(Nanos now, Group* group) {
             .size = group->size,
             .reason = group->refusal});
     for (uint16_t rank = 0; rank < group->size; ++rank)
-      refuse(group->addresses[rank], rank, group->members[rank].last_request, group->id,
-             {.reason = NF_REFUSAL_NO_SLOTS}, group->job->key);
+      if (group->joined >> rank & 1)
+        refuse(group->addresses[rank], rank, group->members[rank].last_request, group->id,
+               {.reason = NF_REFUSAL_NO_SLOTS}, group->job->key);
     group->ended_at = now;
     return close_group(group);
   }
   group->settled = true;
+  begin_where_members_are(group);
   group->payload_bytes = static_cast<uint16_t>(payload);
   group->window = static_cast<uint16_t>(window);
   group->memory_bytes = memory();
@@ -203,7 +233,7 @@ void Switch::settle(Nanos now, Group* group) {
   group->slots.open(window, group->children.count(), payload);
   for (uint16_t rank = 0; rank < group->size; ++rank) {
     group->members[rank].last_heard = now;
-    send_joined(group, rank);
+    if (group->joined >> rank & 1) send_joined(group, rank);
   }
   report({.kind = SwitchEvent::Kind::group_settled,
           .job = group->job->name,

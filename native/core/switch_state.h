@@ -20,6 +20,8 @@ struct Switch::Member {
   uint64_t fingerprints[NF_HEARTBEAT_FINGERPRINTS] = {};
   uint16_t payload_bytes_max = 0;
   uint16_t window_max = 0;
+  bool came_again = false;  // with a watermark and phases of the epoch before
+  Phases phases;
 };
 
 struct Switch::Job {
@@ -39,6 +41,9 @@ struct Switch::Group {
   bool closed = false;  // slots are released; what remains answers who broke it
   uint32_t stream = 0;
   uint32_t epoch = 1;
+  uint64_t first_chunk = 0;
+  Phases phases;  // where slots begin, after the first epoch
+  Nanos opened_at = 0;
   uint64_t joined = 0;
   uint64_t left = 0;
   uint64_t dead = 0;
@@ -57,6 +62,11 @@ struct Switch::Group {
   Nanos announce_due = kNever;
   Nanos ended_at = 0;
 
+  // Whether `chunk` may be the first on its slot.
+  [[nodiscard]] bool may_begin_with(uint64_t chunk) const {
+    if (epoch == 1) return chunk - first_chunk < slots.size();
+    return (chunk / slots.size() & 3) == phases.of(nf_slot_index(chunk, slots.size()));
+  }
   [[nodiscard]] uint64_t target() const { return all_of(size); }
   [[nodiscard]] uint64_t present() const { return joined & ~left & ~dead; }
 };

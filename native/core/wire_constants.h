@@ -6,6 +6,7 @@
 #define NF_VERSION 1
 #define NF_HEADER_BYTES 64
 #define NF_PAYLOAD_BYTES_MAX 8192
+#define NF_WINDOW_MAX 128
 #define NF_CHILDREN_MAX 64
 #define NF_UDP_IPV4_BYTES 28
 #define NF_UDP_IPV6_BYTES 48
@@ -90,6 +91,7 @@ enum nf_flag {
   NF_FLAG_COLLISION = 4,
   NF_FLAG_OVERFLOW = 8,
   NF_FLAG_ECN = 16,
+  NF_FLAG_FINAL = 32,
 };
 
 // Element type of a payload.

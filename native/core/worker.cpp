@@ -7,9 +7,7 @@
 namespace netfold {
 namespace {
 
-constexpr uint32_t kJoinsBeforeNewCookie = 5;
 constexpr Nanos kRetransmitMax = 200 * kMillisecond;
-constexpr uint32_t kBackoffMax = 8;
 
 }  // namespace
 
@@ -66,20 +64,21 @@ bool Worker::accept(Nanos now, const Datagram& datagram, Header* header) {
       return false;
     case PacketError::version:
       counters_.bad_version += 1;
-      if (state_ == WorkerState::hello && header->type == NF_TYPE_REFUSED &&
+      if (joining_ == Joining::hello && header->type == NF_TYPE_REFUSED &&
           header->counter == request_.last_id)
         refuse({.reason = NF_REFUSAL_VERSION, .version = header->version});
       return false;
     case PacketError::none:
       break;
   }
-  bool const answers_hello = state_ == WorkerState::hello && request_.type == NF_TYPE_HELLO &&
+  bool const answers_hello = joining_ == Joining::hello && request_.type == NF_TYPE_HELLO &&
                              (header->type == NF_TYPE_COOKIE || header->type == NF_TYPE_REFUSED) &&
                              answers_request(*header);
   bool const untagged_only = header->type == NF_TYPE_COOKIE;
   if (answers_hello) {
     answered_ = true;
-    last_heard_ = now;
+    // A cookie comes from anybody: it does not prolong the life of the aggregator that we know.
+    if (state_ != WorkerState::active) last_heard_ = now;
     return true;
   }
   if (untagged_only) {
@@ -92,57 +91,22 @@ bool Worker::accept(Nanos now, const Datagram& datagram, Header* header) {
   }
   bool const of_our_stream = settlement_.stream == header->stream ||
                              header->type == NF_TYPE_JOINED || header->type == NF_TYPE_REFUSED ||
-                             (settlement_.stream == 0 && header->type >= NF_TYPE_GONE);
+                             (joining_ != Joining::no && header->type >= NF_TYPE_GONE);
   if (!of_our_stream) {
     counters_.unexpected += 1;
     return false;
   }
   answered_ = true;
   last_heard_ = now;
+  bool const alive = state_ == WorkerState::active && joining_ != Joining::no &&
+                     settlement_.stream == header->stream && header->type != NF_TYPE_REFUSED;
+  if (alive) stop_seeking(now);
   return true;
 }
 
 // Any transmission of the request may be the one that is answered.
 bool Worker::answers_request(const Header& header) const {
   return header.counter - request_.first_id <= request_.last_id - request_.first_id;
-}
-
-void Worker::on_hello_answer(Nanos now, const Header& header, const Datagram& datagram) {
-  if (datagram.payload == nullptr) return;
-  if (header.type == NF_TYPE_REFUSED) {
-    RefusedBody body;
-    bool const joining = state_ == WorkerState::hello || state_ == WorkerState::joining ||
-                         state_ == WorkerState::waiting;
-    if (joining && decode(datagram.payload, datagram.payload_bytes, &body)) refuse(body);
-    return;
-  }
-  CookieBody body;
-  if (!decode(datagram.payload, datagram.payload_bytes, &body)) return;
-  cookie_ = body.cookie;
-  state_ = WorkerState::joining;
-  request(now, NF_TYPE_JOIN);
-}
-
-void Worker::refuse(const RefusedBody& body) {
-  state_ = WorkerState::refused;
-  request_ = {};
-  events_.push_back({.kind = WorkerEvent::Kind::refused, .refused = body});
-}
-
-void Worker::on_joined(Nanos now, const Header& header, const Datagram& datagram) {
-  JoinedBody body;
-  bool const expected = (state_ == WorkerState::joining || state_ == WorkerState::waiting) &&
-                        header.rank == config_.rank && datagram.payload != nullptr &&
-                        decode(datagram.payload, datagram.payload_bytes, &body);
-  if (!expected) {
-    counters_.unexpected += 1;
-    return;
-  }
-  settlement_ = body;
-  if (body.settled) return settle(now);
-  state_ = WorkerState::waiting;
-  request_.repeats = kBackoffMax;  // from now on the Join is repeated as a heartbeat
-  request_.due = now + config_.heartbeat;
 }
 
 void Worker::on_result(Nanos now, const Header& header, const Datagram& datagram) {
@@ -152,6 +116,7 @@ void Worker::on_result(Nanos now, const Header& header, const Datagram& datagram
     counters_.results_duplicate += 1;
     return;
   }
+  if (slot->again) return on_result_again(header, slot);
   Active* active = find_active(header.chunk);
   Reduction::Chunk const chunk = active->reduction.chunk(header.chunk - active->first_chunk);
   if (header.fingerprint != active->fingerprint ||
@@ -164,15 +129,26 @@ void Worker::on_result(Nanos now, const Header& header, const Datagram& datagram
   // Only the last contributor knows when its packet arrived, and only of a packet sent once.
   if (header.rank == config_.rank && header.counter == 1 && slot->attempt == 1)
     sample_round_trip(now - slot->sent_at);
-  if (datagram.payload != nullptr) keep(slot, datagram.payload, chunk.bytes);
+  if (datagram.payload != nullptr) keep(slot, header, datagram.payload, chunk.bytes);
   finish_chunk(now, slot, active, datagram.payload);
 }
 
-void Worker::keep(Slot* slot, const uint8_t* payload, size_t bytes) {
+// What we had all the time; now all have it.
+void Worker::on_result_again(const Header& header, Slot* slot) {
+  if (header.fingerprint != slot->kept.fingerprint || header.collective != slot->kept.collective) {
+    counters_.unexpected += 1;
+    return;
+  }
+  free_slot(slot);
+  offer(slot->chunk);
+}
+
+void Worker::keep(Slot* slot, const Header& header, const uint8_t* payload, size_t bytes) {
   size_t const index = static_cast<size_t>(slot - slots_.data());
   std::memcpy(history_.data() + index * settlement_.payload_bytes, payload, bytes);
   slot->kept_chunk = slot->chunk;
   slot->kept_bytes = static_cast<uint32_t>(bytes);
+  slot->kept = header;
 }
 
 const uint8_t* Worker::kept_result(uint64_t chunk, size_t* bytes) const {
@@ -186,14 +162,7 @@ const uint8_t* Worker::kept_result(uint64_t chunk, size_t* bytes) const {
 
 void Worker::finish_chunk(Nanos now, Slot* slot, Active* active, const uint8_t* result) {
   uint64_t const chunk = slot->chunk;
-  if (slot->backoff != 0) backed_off_ -= 1;
-  if (slot->state == SlotState::queued)
-    std::erase(queue_, static_cast<uint32_t>(slot - slots_.data()));
-  slot->state = SlotState::free;
-  slot->chunk += slots_.size();
-  slot->attempt = 0;
-  slot->backoff = 0;
-  slot->deadline = kNever;
+  free_slot(slot);
   newest_result_ = std::max(newest_result_, chunk + 1);
   progress_at_ = now;
   if (backed_off_ != 0) reset_backoff(now, chunk);
@@ -215,6 +184,19 @@ void Worker::finish_chunk(Nanos now, Slot* slot, Active* active, const uint8_t* 
   active_.erase(std::find_if(active_.begin(), active_.end(),
                              [&](const Active& other) { return &other == active; }));
   if (state_ == WorkerState::breaking) end_break();
+}
+
+// Its chunk has its result: the next one on it may go.
+void Worker::free_slot(Slot* slot) {
+  if (slot->backoff != 0) backed_off_ -= 1;
+  if (slot->state == SlotState::queued)
+    std::erase(queue_, static_cast<uint32_t>(slot - slots_.data()));
+  slot->state = SlotState::free;
+  slot->again = false;
+  slot->chunk += slots_.size();
+  slot->attempt = 0;
+  slot->backoff = 0;
+  slot->deadline = kNever;
 }
 
 // The lane moves again: what waited with long pauses asks soon.
@@ -286,19 +268,6 @@ void Worker::on_breakage(Nanos now, const Datagram& datagram) {
 }
 
 // --- the lane -----------------------------------------------------------------------------------
-
-void Worker::settle(Nanos now) {
-  state_ = WorkerState::active;
-  request_ = {};
-  size_t const window = std::max<size_t>(settlement_.window, 1);
-  slots_.assign(window, Slot{});
-  for (uint64_t chunk = settlement_.first_chunk; chunk < settlement_.first_chunk + window; ++chunk)
-    slots_[chunk % window].chunk = chunk;
-  end_chunk_ = settlement_.first_chunk;
-  history_.resize(window * settlement_.payload_bytes);
-  heartbeat_due_ = now + config_.heartbeat;
-  events_.push_back({.kind = WorkerEvent::Kind::settled});
-}
 
 uint64_t Worker::skip(uint64_t fingerprint) {
   ++sequence_;
@@ -402,6 +371,7 @@ Nanos Worker::retransmit_after(uint32_t backoff) const {
 
 void Worker::handle_timeout(Nanos now) {
   handle_silence(now);
+  if (now >= seek_due()) seek(now);
   if (state_ == WorkerState::active) handle_collective_timeouts(now);
   if (now >= slot_deadline_) handle_slot_timeouts(now);
 }
@@ -431,7 +401,7 @@ void Worker::handle_slot_timeouts(Nanos now) {
 
 void Worker::handle_collective_timeouts(Nanos now) {
   for (const Active& active : active_) {
-    if (now < active.deadline || request_.type == NF_TYPE_ABORT) continue;
+    if (now < active.deadline || aborting_) continue;
     begin_abort(now, NF_CAUSE_TIMEOUT, active.sequence);
   }
   if (now < late_due()) return;
@@ -467,10 +437,10 @@ Nanos Worker::silence_due() const {
 }
 
 Nanos Worker::poll_timeout() const {
-  Nanos due = std::min({request_.due, heartbeat_due_, slot_deadline_, silence_due()});
+  Nanos due = std::min({request_.due, heartbeat_due_, slot_deadline_, silence_due(), seek_due()});
   if (state_ == WorkerState::active) {
     for (const Active& active : active_)
-      if (request_.type != NF_TYPE_ABORT) due = std::min(due, active.deadline);
+      if (!aborting_) due = std::min(due, active.deadline);
     due = std::min(due, late_due());
   }
   if (ack_due_ || !queue_.empty()) due = std::min(due, last_heard_);
@@ -491,8 +461,9 @@ void Worker::abandon() {
 }
 
 void Worker::adopt(Nanos now, const Breakage& breakage) {
-  if (state_ == WorkerState::active && request_.type != NF_TYPE_ABORT) {
+  if (state_ == WorkerState::active && !aborting_) {
     own_abort_ = breakage;
+    aborting_ = true;
     request(now, NF_TYPE_ABORT);
   } else if (state_ == WorkerState::hello || state_ == WorkerState::joining ||
              state_ == WorkerState::waiting) {
@@ -509,6 +480,7 @@ void Worker::begin_abort(Nanos now, uint8_t cause, uint64_t sequence) {
                 .added = all_of(config_.size) & ~missing_,
                 .epoch = settlement_.epoch,
                 .collective = static_cast<uint32_t>(sequence)};
+  aborting_ = true;
   request(now, NF_TYPE_ABORT);
 }
 
@@ -523,10 +495,11 @@ void Worker::begin_break(Nanos now, const Breakage& breakage) {
   }
   state_ = WorkerState::breaking;
   breakage_ = breakage;
-  request_ = {};
+  stop_seeking(now);
   events_.push_back({.kind = WorkerEvent::Kind::broken});
   queue_.clear();
   for (Slot& slot : slots_) {
+    if (slot.again) free_slot(&slot);  // its collective has its outcome
     if (slot.state == SlotState::free) continue;
     slot.state = slot.attempt == 0 ? SlotState::free : SlotState::sent;
     slot.deadline = slot.attempt == 0 ? kNever : now;
@@ -585,6 +558,7 @@ void Worker::fail_all() {
   while (!active_.empty()) fail(0);
   queue_.clear();
   state_ = WorkerState::broken;
+  joining_ = Joining::no;
   request_ = {};
   heartbeat_due_ = kNever;
   slot_deadline_ = kNever;
@@ -637,41 +611,6 @@ bool Worker::poll_transmit(Nanos now, Transmit* out) {
   return true;
 }
 
-void Worker::fill_request(Nanos now, Transmit* out) {
-  // A NAT that gave us another address has made our cookie a wrong one.
-  bool const unanswered = state_ == WorkerState::joining
-                              ? request_.repeats >= kJoinsBeforeNewCookie
-                              : now - last_heard_ > 3 * config_.heartbeat;
-  if (request_.type == NF_TYPE_JOIN && unanswered) {
-    state_ = WorkerState::hello;
-    request(now, NF_TYPE_HELLO);
-  }
-  request_.last_id = next_request_;
-  request_.due = now + std::min(config_.request_repeat << std::min(request_.repeats, kBackoffMax),
-                                config_.heartbeat);
-  request_.repeats += 1;
-  uint8_t body[kControlBytesMax] = {};
-  size_t bytes = 0;
-  if (request_.type == NF_TYPE_HELLO) {
-    bytes = kHelloBytes;
-  } else if (request_.type == NF_TYPE_JOIN) {
-    JoinBody join{.cookie = cookie_,
-                  .key = config_.key,
-                  .incarnation = config_.incarnation,
-                  .nonce = config_.nonce,
-                  .group = config_.group,
-                  .size = config_.size,
-                  .payload_bytes_max = config_.payload_bytes_max,
-                  .window_max = config_.window_max,
-                  .job = config_.job};
-    if (config_.has_secret) join.secret_tag = secret_tag(join, config_.secret);
-    bytes = encode(join, body);
-  } else if (request_.type == NF_TYPE_ABORT) {
-    bytes = encode(own_abort_, body);
-  }
-  fill_control(request_.type, body, bytes, out);
-}
-
 // All chunks below have their results.
 uint64_t Worker::low_watermark() const {
   uint64_t low = end_chunk_;
@@ -704,7 +643,6 @@ void Worker::fill_control(uint8_t type, const uint8_t* body, size_t bytes, Trans
 }
 
 void Worker::fill_chunk(Nanos now, Slot* slot, Transmit* out) {
-  const Active& active = *find_active(slot->chunk);
   slot->state = SlotState::sent;
   slot->attempt += 1;
   slot->sent_at = now;
@@ -713,33 +651,47 @@ void Worker::fill_chunk(Nanos now, Slot* slot, Transmit* out) {
   Header header;
   header.type = slot->probe ? NF_TYPE_PROBE : NF_TYPE_DATA;
   header.flags = slot->attempt > 1 ? NF_FLAG_RESEND : 0;
-  header.op = active.op;
   header.stream = settlement_.stream;
   header.node = settlement_.node;
   header.chunk = slot->chunk;
   header.rank = config_.rank;
   header.counter = slot->attempt;
-  header.fingerprint = active.fingerprint;
-  header.collective = static_cast<uint32_t>(active.sequence);
   out->head_bytes = NF_HEADER_BYTES;
+  fill_data(slot, &header, out);
+  seal(header, out, true);
+}
+
+void Worker::fill_data(Slot* slot, Header* out_header, Transmit* out) {
+  Header& header = *out_header;
+  const Active* active = slot->again ? nullptr : find_active(slot->chunk);
+  header.op = slot->again ? slot->kept.op : active->op;
+  header.fingerprint = slot->again ? slot->kept.fingerprint : active->fingerprint;
+  header.collective = slot->again ? slot->kept.collective : static_cast<uint32_t>(active->sequence);
   if (slot->probe) {
     counters_.probes_tx += 1;
+    return;
+  }
+  header.ranks = 1;
+  header.bitmap = bit_of(config_.rank);
+  auto const at = static_cast<size_t>(slot - slots_.data()) * settlement_.payload_bytes;
+  if (slot->again) {
+    header.flags |= NF_FLAG_FINAL;
+    header.dtype = slot->kept.dtype;
+    header.elements = slot->kept.elements;
+    out->payload = history_.data() + at;
+    out->payload_bytes = slot->kept_bytes;
   } else {
-    uint64_t const index = slot->chunk - active.first_chunk;
-    Reduction::Chunk const chunk = active.reduction.chunk(index);
+    uint64_t const index = slot->chunk - active->first_chunk;
+    Reduction::Chunk const chunk = active->reduction.chunk(index);
     header.op = chunk.op;
     header.dtype = chunk.dtype;
-    header.ranks = 1;
-    header.bitmap = bit_of(config_.rank);
     header.elements = chunk.elements;
-    size_t const at = static_cast<size_t>(slot - slots_.data()) * settlement_.payload_bytes;
-    uint8_t* const staging = staging_.empty() ? nullptr : staging_.data() + at;
-    out->payload = active.reduction.contribution(index, staging);
+    out->payload =
+        active->reduction.contribution(index, staging_.empty() ? nullptr : staging_.data() + at);
     out->payload_bytes = chunk.bytes;
-    counters_.data_tx += 1;
-    counters_.data_resent += slot->attempt > 1 ? 1 : 0;
   }
-  seal(header, out, true);
+  counters_.data_tx += 1;
+  counters_.data_resent += slot->attempt > 1 ? 1 : 0;
 }
 
 void Worker::seal(const Header& header, Transmit* out, bool tagged) {

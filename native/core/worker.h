@@ -28,6 +28,7 @@ struct WorkerConfig {
   Key secret{};
   uint16_t payload_bytes_max = 1408;  // from the path MTU
   uint16_t window_max = 128;          // from the granted receive buffer
+  bool rejoins = true;                // comes again to an aggregator that has lost its state
   Nanos lease = 5 * kSecond;
   Nanos heartbeat = kSecond;
   Nanos retransmit_initial = 20 * kMillisecond;
@@ -70,6 +71,7 @@ struct WorkerCounters {
   uint64_t packets_tx = 0, packets_rx = 0;
   uint64_t bytes_tx = 0, bytes_rx = 0;  // UDP payload: header and body
   uint64_t data_tx = 0, data_resent = 0, probes_tx = 0;
+  uint64_t resyncs = 0;  // with an aggregator that had lost its state
   uint64_t results_rx = 0, results_duplicate = 0, haves_rx = 0, voids_rx = 0;
   uint64_t foreign = 0, malformed = 0, bad_crc = 0, bad_tag = 0, bad_version = 0, unexpected = 0;
   uint64_t collectives_ok = 0, collectives_failed = 0;
@@ -116,6 +118,8 @@ class Worker {
   [[nodiscard]] const uint8_t* kept_result(uint64_t chunk, size_t* bytes) const;
 
  private:
+  static constexpr uint32_t kBackoffMax = 8;
+
   struct Active {  // a collective with chunks that are not done
     Reduction reduction;
     uint64_t fingerprint = 0;
@@ -143,7 +147,10 @@ class Worker {
     Nanos deadline = kNever;
     uint64_t kept_chunk = 0;  // history; kept_bytes == 0: none
     uint32_t kept_bytes = 0;
+    Header kept;         // of that result
+    bool again = false;  // `chunk` is the one kept, which others lack
   };
+  enum class Joining : uint8_t { no, hello, join, wait };
   struct Request {     // the control message that repeats until it is answered; one at a time
     uint8_t type = 0;  // 0: none
     uint32_t first_id = 0;
@@ -156,9 +163,18 @@ class Worker {
   [[nodiscard]] bool accept(Nanos now, const Datagram& datagram, Header* header);
   [[nodiscard]] bool answers_request(const Header& header) const;
   void on_hello_answer(Nanos now, const Header& header, const Datagram& datagram);
+  // joining, and again where the aggregator has lost its state
+  void enter(Joining stage);
   void on_joined(Nanos now, const Header& header, const Datagram& datagram);
   void refuse(const RefusedBody& body);
+  [[nodiscard]] Nanos seek_due() const;
+  void seek(Nanos now);
+  void stop_seeking(Nanos now);
+  void on_rejoined(Nanos now, const JoinedBody& body);
+  [[nodiscard]] uint64_t next_of(const Slot& slot) const;
+  void resync(Nanos now);
   void on_result(Nanos now, const Header& header, const Datagram& datagram);
+  void on_result_again(const Header& header, Slot* slot);
   void on_have(Nanos now, const Header& header);
   void on_void(const Header& header);
   void on_ack(const Header& header, const Datagram& datagram);
@@ -169,7 +185,8 @@ class Worker {
   void offer(uint64_t first_chunk, uint64_t chunks);
   void offer(uint64_t chunk);
   void enqueue(Slot* slot, bool probe);
-  void keep(Slot* slot, const uint8_t* payload, size_t bytes);
+  void keep(Slot* slot, const Header& header, const uint8_t* payload, size_t bytes);
+  void free_slot(Slot* slot);
   void finish_chunk(Nanos now, Slot* slot, Active* active, const uint8_t* result);
   void reset_backoff(Nanos now, uint64_t below_chunk);
   void sample_round_trip(Nanos sample);
@@ -198,15 +215,18 @@ class Worker {
   [[nodiscard]] uint64_t low_watermark() const;
   void fill_control(uint8_t type, const uint8_t* body, size_t bytes, Transmit* out);
   void fill_chunk(Nanos now, Slot* slot, Transmit* out);
+  void fill_data(Slot* slot, Header* header, Transmit* out);
   void seal(const Header& header, Transmit* out, bool tagged);
 
   const WorkerConfig config_;
   WorkerState state_ = WorkerState::hello;
+  Joining joining_ = Joining::hello;  // also of an active worker whose aggregator is silent
   WorkerCounters counters_;
   uint64_t cookie_ = 0;
   JoinedBody settlement_{};
   Breakage breakage_{};
   Breakage own_abort_{};
+  bool aborting_ = false;  // have asked to break the group, and wait for the aggregator's word
   bool answered_ = false;
   Nanos last_heard_ = 0;
   std::vector<uint32_t> progress_;

@@ -105,11 +105,13 @@ std::string check_outcomes(const Scenario& scenario, uint32_t index,
   const GroupPlan& group = scenario.groups[index];
   // What a dead aggregator had completed or decided, some have heard and others never will.
   const bool aggregator_died =
-      scenario.has(kFaultSwitchDeath) ||
+      scenario.has(kFaultSwitchDeath | kFaultRestart) ||
       (scenario.shards() &&
        (scenario.has(kFaultDeath | kFaultQuit | kFaultFrozen) || may_silence(scenario)));
   const auto agree = [&](const Breakage& a, const Breakage& b) {
     if (!aggregator_died) return same(a, b);
+    // What a switch had decided before it lost its state, not all have heard.
+    if (scenario.has(kFaultRestart)) return true;
     // Where shards cannot reach each other, each side names the other.
     const bool split = scenario.shards() && scenario.has(kFaultPartition);
     return a.cause == b.cause && (split || a.ranks == b.ranks);

@@ -37,6 +37,7 @@ constexpr FaultDraw kFaults[kFaultCount] = {
     {"quit", 2},
     {"switch-death", 1},
     {"drain", 1},
+    {"restart", 0},  // see draw_scenario()
 };
 
 uint32_t draw_breaking(Random* random) {
@@ -101,6 +102,7 @@ class Draw {
     draw_breaking_faults();
     draw_forger();
     if (out_->switches == 1) draw_tree();
+    draw_restarts();
   }
 
  private:
@@ -445,6 +447,23 @@ class Draw {
     if (!has(kFaultDrain)) out_->troubled_switch = static_cast<uint32_t>(random.below(below + 1));
   }
 
+  // From a stream of its own, as trees. Back early enough that members notice and come again before
+  // their lease is over.
+  void draw_restarts() {
+    if (!has(kFaultRestart)) return;
+    Random random(derive_seed(out_->seed, 6));
+    if (out_->shards() || out_->tree() || has(kFaultSwitchDeath)) {
+      out_->faults &= ~kFaultRestart;
+      return;
+    }
+    Nanos at = draw_nanos(&random, kMillisecond, kSecond);
+    for (uint64_t i = random.between(1, 3); i > 0; --i) {
+      const Nanos away = draw_nanos(&random, kMillisecond, out_->lease() / 4);
+      out_->restarts.emplace_back(at, away);
+      at += away + random.between(out_->lease(), 3 * out_->lease());
+    }
+  }
+
   Scenario* const out_;
   Random random_;
   bool short_lease_ = false;
@@ -463,6 +482,9 @@ bool draw_scenario(uint64_t seed, uint32_t workers, uint32_t collectives,
   Random random(derive_seed(seed, 0));
   out->faults = draw_faults(&random);
   if (!fault_list.empty() && !parse_faults(fault_list, &out->faults)) return false;
+  // Drawn apart: the other faults of a seed stay what they were.
+  if (fault_list.empty() && Random(derive_seed(seed, 6)).chance(150'000))
+    out->faults |= kFaultRestart;
   Draw(out).all(workers, collectives);
   return true;
 }

@@ -36,8 +36,10 @@ enum Fault : uint32_t {
   kFaultQuit = 1u << 19,  // a rank leaves while others still need it
   kFaultSwitchDeath = 1u << 20,
   kFaultDrain = 1u << 21,
+  // A switch loses all its state and is back within the lease.
+  kFaultRestart = 1u << 22,
 };
-inline constexpr uint32_t kFaultCount = 22;
+inline constexpr uint32_t kFaultCount = 23;
 inline constexpr uint32_t kNetworkFaults = kFaultLoss | kFaultBurst | kFaultOneWay |
                                            kFaultDuplicate | kFaultReorder | kFaultCorrupt |
                                            kFaultDelay | kFaultPartition;
@@ -108,6 +110,7 @@ struct Scenario {
   Nanos switch_freeze_at = kNever;
   Nanos switch_freeze_length = 0;
   Nanos switch_dies_at = kNever;
+  std::vector<std::pair<Nanos, Nanos>> restarts;  // of `troubled_switch`: when, and for how long
   Nanos drain_at = kNever;
 
   [[nodiscard]] bool has(uint32_t faults_of) const { return (faults & faults_of) != 0; }

@@ -59,6 +59,10 @@ Simulation::Simulation(const Scenario& scenario, bool trace)
     timeline_.add(scenario.switch_freeze_at, kSwitchFreeze, scenario.troubled_switch);
   if (scenario.switch_dies_at != kNever)
     timeline_.add(scenario.switch_dies_at, kSwitchDie, scenario.troubled_switch);
+  for (const auto& [at, away] : scenario.restarts) {
+    timeline_.add(at, kSwitchDie, scenario.troubled_switch);
+    timeline_.add(at + away, kSwitchReturn, scenario.troubled_switch);
+  }
   if (scenario.drain_at != kNever)
     timeline_.add(scenario.drain_at, kDrain, scenario.troubled_switch);
   if (scenario.forger.packets > 0) timeline_.add(0, kForge, 0);
@@ -170,6 +174,7 @@ void Simulation::handle(const TimelineEvent& event) {
     case kSwitchFreeze:
     case kSwitchThaw:
     case kSwitchDie:
+    case kSwitchReturn:
     case kDrain:
       return handle_switch(event);
     default:
@@ -228,6 +233,10 @@ void Simulation::handle_switch(const TimelineEvent& event) {
     case kSwitchDie:
       at.dead = true;
       return;
+    case kSwitchReturn:
+      at.dead = false;
+      at.engine = std::make_unique<Switch>(switch_config(200 + report_.events), timeline_.now());
+      break;
     default:
       at.engine->break_all(timeline_.now(), {.cause = NF_CAUSE_DRAIN});
   }
@@ -534,7 +543,8 @@ void Simulation::observe_sent(Actor* actor, const Transmit& transmit) {
   for (size_t lane = 0; lane < actor->engine->lanes() && view.type() == NF_TYPE_DATA; ++lane)
     if (actor->engine->lane(lane).settlement().stream == view.stream())
       check_kept(actor, lane, view.chunk());
-  if (actor->engine->state() != WorkerState::active || scenario_.has(kNetworkFaults | kFaultRebind))
+  if (actor->engine->state() != WorkerState::active ||
+      scenario_.has(kNetworkFaults | kFaultRebind | kFaultRestart))
     return;
   const Nanos waited = timeline_.now() - actor->quiet_since - kQuietGrace;
   if (waited <= 0) return;
@@ -591,6 +601,7 @@ void Simulation::check_kept(Actor* actor, size_t index, uint64_t chunk) {
   if (chunk - scenario_.switch_config.first_chunk < window) return;
   const uint64_t before = chunk - window;
   size_t bytes = 0;
+  if (lane.kept_result(chunk, &bytes) != nullptr) return;  // sent again after a restart
   const uint8_t* kept = lane.kept_result(before, &bytes);
   if (kept == nullptr) return fail("a chunk left the window before its predecessor's result");
   for (const auto& [sequence, part] : actor->parts[index]) {

@@ -37,6 +37,7 @@ class Simulation {
     kSwitchFreeze,
     kSwitchThaw,
     kSwitchDie,
+    kSwitchReturn,
     kDrain,
   };
   enum class Phase : uint8_t { unborn, alive, leaving, closed };
