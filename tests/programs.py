@@ -5,6 +5,7 @@ Each prints JSON lines for the test that started it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -441,6 +442,22 @@ def steps(rank: int, size: int, port: int, count: str) -> None:
         assert tensor[-1].item() == size * step + size * (size - 1) / 2
     group: Any = dist.group.WORLD
     tell(counters=group._member.endpoint.counters())
+    dist.destroy_process_group()
+
+
+def endure(rank: int, size: int, port: int) -> None:
+    """Says when it reduces, for the test to restart the switch meanwhile; a digest of all sums."""
+    begin(rank, size, port)
+    generator = torch.Generator().manual_seed(rank)
+    digest = hashlib.sha256()
+    for step in range(30):
+        if step in (5, 15):
+            tell(running=True)
+        tensor = torch.rand(1_000_000, generator=generator)
+        dist.all_reduce(tensor)
+        digest.update(tensor.numpy().tobytes())
+    group: Any = dist.group.WORLD
+    tell(digest=digest.hexdigest(), resyncs=group._member.endpoint.counters()["resyncs"])
     dist.destroy_process_group()
 
 

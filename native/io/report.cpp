@@ -20,6 +20,7 @@ constexpr Name<WorkerCounters> kWorkerNames[] = {
     {"bytes_rx", &WorkerCounters::bytes_rx},
     {"data_tx", &WorkerCounters::data_tx},
     {"data_resent", &WorkerCounters::data_resent},
+    {"resyncs", &WorkerCounters::resyncs},
     {"probes_tx", &WorkerCounters::probes_tx},
     {"results_rx", &WorkerCounters::results_rx},
     {"results_duplicate", &WorkerCounters::results_duplicate},
